@@ -98,7 +98,7 @@ class SamplingParams:
         unknown = sorted(set(given) - known)
         if unknown:
             raise InvalidParams(f"params has unknown names {unknown}; known are {sorted(known)}.")
-        return replace(self, **{k: v for k, v in given.items() if v is not None})
+        return replace(self, **{k: _exact_float(v) if k in _FLOATS else v for k, v in given.items() if v is not None})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able values, every field present."""
@@ -108,6 +108,21 @@ class SamplingParams:
     def from_dict(cls, values: Mapping[str, Any]) -> SamplingParams:
         """The inverse of :meth:`to_dict`."""
         return cls(**values)
+
+
+#: Parameters that canonical JSON carries as the hexadecimal text of a 64-bit float (``"0x1.8p0"``, see hashing.py).
+_FLOATS = frozenset(
+    {"temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"}
+)
+
+
+def _exact_float(value: Any) -> Any:
+    if isinstance(value, str) and value.lstrip("-").startswith("0x"):
+        try:
+            return float.fromhex(value)
+        except ValueError:
+            return value
+    return value
 
 
 def _check_int(name: str, value: object, low: int, high: int | None = None) -> None:

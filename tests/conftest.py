@@ -1,0 +1,49 @@
+"""Markers by folder, a quiet and offline environment, and the one Spark session of the process."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TESTS = Path(__file__).parent
+
+#: Folder under tests/ -> its markers. What needs more than Python alone is found by its folder, never by hand.
+MARKERS = {
+    "property": ("property",),
+    "oracle": ("oracle",),
+    "spark": ("spark",),
+    "integration": ("spark", "integration"),
+    "faults": ("faults",),
+    "gpu": ("gpu",),
+    "perf": ("perf",),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give each test the markers of its folder."""
+    for item in items:
+        parts = item.path.relative_to(TESTS).parts if item.path.is_relative_to(TESTS) else ()
+        for marker in MARKERS.get(parts[0] if parts else "", ()):
+            item.add_marker(marker)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """The Spark session of this process: local, two slots, Delta. Tests never stop it."""
+    from tests.support.spark_session import local_session
+
+    session = local_session(tmp_path_factory.mktemp("spark"))
+    yield session
+    session.stop()
