@@ -1,12 +1,13 @@
-"""Settings of the engine process: frozen, complete, validated once, at the edge.
+"""Settings: frozen, complete, validated once, at the edge.
 
-These size and pace the engine; they never change an answer, so they are not part of config_hash. Where a running engine
-meets a client with other settings, the running engine's win (a logged warning says so).
+Those of the engine process size and pace it; they never change an answer, so they are not part of config_hash. Where a
+running engine meets a client with other settings, the running engine's win (a logged warning says so).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import re
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from sparkinfer.errors import InvalidConfig
@@ -55,11 +56,59 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_batch_tokens", "max_batch_size", "window", "max_deaths"):
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1:
-                raise InvalidConfig(f"engine setting {name} must be a whole number above 0, not {getattr(self, name)!r}.")
+            self._check_count(name, 1)
+        for name in ("kv_memory", "max_model_len", "threads"):
+            if getattr(self, name) is not None:
+                self._check_count(name, 1)
+        for name in ("batch_timeout_ms", "memo_bytes"):
+            self._check_count(name, 0)
+        for name in ("idle_timeout_s", "start_timeout_s", "stall_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise InvalidConfig(f"engine setting {name} must be seconds above 0, not {getattr(self, name)!r}.")
         if not 0.0 < self.kv_fraction <= 1.0:
             raise InvalidConfig(f"engine setting kv_fraction must be above 0 and at most 1, not {self.kv_fraction!r}.")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise InvalidConfig(f"engine setting device must be auto, cpu, cuda or cuda:N, not {self.device!r}.")
+
+    def _check_count(self, name: str, low: int) -> None:
+        value = getattr(self, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < low:
+            raise InvalidConfig(f"engine setting {name} must be a whole number of at least {low}, not {value!r}.")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON-able values."""
         return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrackingSettings:
+    """What a job writes into MLflow. A line of doc a field."""
+
+    enabled: bool = True
+    """One MLflow run per job; false: none."""
+    sample_rows: int = 20
+    """Result rows logged as a table (they hold texts); 0: none."""
+
+    def __post_init__(self) -> None:
+        if self.sample_rows < 0:
+            raise InvalidConfig(f"tracking setting sample_rows must be at least 0, not {self.sample_rows!r}.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that can be said once for many UDFs and jobs. A line of doc a field."""
+
+    model: str | None = None
+    """Model of an llm_udf that names none."""
+    tracking_uri: str | None = None
+    """MLflow tracking store; None: what MLflow is set to, else a local sqlite file."""
+    registry_uri: str | None = None
+    """MLflow model registry; None: the tracking store's."""
+    experiment: str | None = None
+    """MLflow experiment of a job that names none."""
+    staging: str | None = None
+    """Folder for staged answers of jobs that name none; None: beside the table."""
+    tracking: TrackingSettings = field(default_factory=TrackingSettings)
+    """What a job writes into MLflow."""
+    engine: EngineSettings = field(default_factory=EngineSettings)
+    """How the engine batches and what it may use."""
