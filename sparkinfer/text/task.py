@@ -1,14 +1,19 @@
-"""One task's conversion: a row's values -> prompt ids, and the answer's ids -> text."""
+"""One task's conversions: a row's values -> prompt ids, and the answer's ids -> text."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sparkinfer.config.specs import TaskSpec
-from sparkinfer.errors import RowError
+from sparkinfer.errors import InvalidParams, PromptTooLong, RowError
+from sparkinfer.text.answer import Answer, OutputText
+from sparkinfer.text.choices import ChoiceIds, check_choices, choice_ids
+from sparkinfer.text.draft import Draft, DraftBuilder
+from sparkinfer.text.overflow import Fitted, check_policy, fit
 from sparkinfer.text.tokenizer import Tokenizer
 from sparkinfer.types import Completion, FinishReason, Request, SamplingParams
+
+__all__ = ["Answer", "OutputText", "Prompt", "TextTask"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +22,7 @@ class Prompt:
 
     Attributes:
         ids: the prompt's token ids, at least one; with ``sampling.max_tokens`` they fit the context.
-        sampling: the task's parameters with the row's own over them.
+        sampling: the task's parameters with the row's own over them; with choices, max_tokens is what the longest one needs.
         choices: token ids of each closed choice, in the task's order, or None.
         stop_ids: ids that end the answer (none where ``ignore_eos``).
         warnings: found so far, the request's own first.
@@ -25,80 +30,103 @@ class Prompt:
 
     ids: list[int]
     sampling: SamplingParams
-    choices: tuple[tuple[int, ...], ...] | None
+    choices: ChoiceIds | None
     stop_ids: frozenset[int]
     warnings: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """A completion's text. ``result`` is the typed value, ``raw_text`` what the model wrote where it differs."""
-
-    result: str
-    raw_text: str | None
-    warnings: tuple[str, ...]
-    finish_reason: FinishReason
-
-
-class OutputText:
-    """The text of one answer while it grows."""
-
-    def __init__(self, tokenizer: Tokenizer, prompt: Prompt) -> None:
-        self._tokenizer = tokenizer
-        self._prompt = prompt
-        self._ids: list[int] = []
-
-    def push(self, ids: Sequence[int]) -> bool:
-        """Take new ids; True once a stop string is found (then the engine should finish the request)."""
-        self._ids.extend(ids)
-        return False
-
-    def close(self, finish_reason: FinishReason) -> Answer:
-        """The whole answer."""
-        text = self._tokenizer.decode(self._ids)
-        return Answer(result=text, raw_text=None, warnings=self._prompt.warnings, finish_reason=finish_reason)
-
-
 class TextTask:
-    """Prepares the prompts and reads the answers of one TaskSpec with one tokenizer."""
+    """Prepares the prompts and reads the answers of one TaskSpec with one tokenizer. Thread-safe.
+
+    Args:
+        task: what to ask.
+        tokenizer: the model's.
+        max_model_len: the context: prompt and completion in tokens.
+
+    Raises:
+        InvalidTemplate: the prompt does not parse, or its arguments are not ``task.names``.
+        InvalidConfig: choices that cannot be told apart, an unknown overflow policy, a clock that is no date.
+    """
 
     def __init__(self, task: TaskSpec, tokenizer: Tokenizer, max_model_len: int) -> None:
+        check_policy(task.on_overflow)
+        if task.choices is not None:
+            check_choices(task.choices)
         self._task = task
         self._tokenizer = tokenizer
         self._max_model_len = max_model_len
-        self._choices = None
-        if task.choices is not None:
-            self._choices = tuple(tuple(tokenizer.encode(choice)) for choice in task.choices)
+        self._drafts = DraftBuilder(task, tokenizer)
+        self._choices: dict[str, ChoiceIds] = {}
 
     def prepare(self, request: Request) -> Prompt | Completion:
         """The row's prompt, or its completion where it fails or is skipped before it reaches the engine."""
         try:
-            sampling = self._task.sampling.merged(request.params_json)
+            return self._prompt(request)
         except RowError as error:
-            return Completion(
-                row=request.row,
-                input_hash=request.input_hash,
-                error_code=error.code,
-                error_message=error.message,
-                finish_reason=FinishReason.ERROR,
-                warnings=request.warnings,
-            )
-        template = self._task.prompt if self._task.prompt is not None else "{" + self._task.names[0] + "}"
-        text = template
-        for name, value in zip(self._task.names, request.values, strict=True):
-            text = text.replace("{" + name + "}", value or "")
-        messages = [{"role": "user", "content": text}]
-        if self._task.system:
-            messages.insert(0, {"role": "system", "content": self._task.system})
-        rendered = self._tokenizer.chat(messages, clock=self._task.clock, template_kwargs=self._task.template_kwargs)
-        return Prompt(
-            ids=self._tokenizer.encode(rendered),
-            sampling=sampling,
-            choices=self._choices,
-            stop_ids=frozenset() if sampling.ignore_eos else self._tokenizer.stop_ids,
-            warnings=request.warnings,
-        )
+            skipped = isinstance(error, PromptTooLong) and self._task.on_overflow == "skip"
+            return _skipped(request) if skipped else _failed(request, error)
 
     def stream(self, prompt: Prompt) -> OutputText:
         """Where the answer's ids go."""
-        return OutputText(self._tokenizer, prompt)
+        closed = None
+        if prompt.choices is not None and self._task.choices is not None:
+            closed = dict(zip(prompt.choices, self._task.choices, strict=True))
+        return OutputText(self._tokenizer, stop=prompt.sampling.stop, choices=closed, warnings=prompt.warnings)
+
+    def _prompt(self, request: Request) -> Prompt:
+        sampling = self._task.sampling.merged(request.params_json)
+        draft = self._drafts.build(request)
+        choices = self._choice_ids(draft)
+        if choices is not None:
+            # One more than the longest: a choice that begins another one ends with a stop id.
+            sampling = replace(sampling, max_tokens=max(map(len, choices)) + 1)
+        fitted = self._fit(draft, sampling.max_tokens)
+        return Prompt(
+            ids=fitted.ids,
+            sampling=sampling,
+            choices=choices,
+            stop_ids=frozenset() if sampling.ignore_eos and choices is None else self._tokenizer.stop_ids,
+            warnings=(*draft.warnings, *([fitted.warning] if fitted.warning else [])),
+        )
+
+    def _fit(self, draft: Draft, max_tokens: int) -> Fitted:
+        room = self._max_model_len - max_tokens
+        if room < 1:
+            raise InvalidParams(
+                f"max_tokens {max_tokens} leaves no room for a prompt in the context of {self._max_model_len} tokens; "
+                "lower max_tokens or use a model with a longer context."
+            )
+        return fit(
+            draft.texts, encode=draft.encode, tokenizer=self._tokenizer, room=room, policy=self._task.on_overflow
+        )
+
+    def _choice_ids(self, draft: Draft) -> ChoiceIds | None:
+        """The choices behind this prompt's end; only few different ends occur, so each is worked out once."""
+        if self._task.choices is None:
+            return None
+        end = draft.end()
+        if end not in self._choices:
+            open_end = not self._tokenizer.has_chat_template and not end[-1:].isspace()
+            texts = [" " + choice if open_end else choice for choice in self._task.choices]
+            self._choices[end] = choice_ids(texts, tokenizer=self._tokenizer, prompt_end=end)
+        return self._choices[end]
+
+
+def _failed(request: Request, error: RowError) -> Completion:
+    return Completion(
+        row=request.row,
+        input_hash=request.input_hash,
+        error_code=error.code,
+        error_message=error.message,
+        finish_reason=FinishReason.ERROR,
+        warnings=request.warnings,
+    )
+
+
+def _skipped(request: Request) -> Completion:
+    return Completion(
+        row=request.row,
+        input_hash=request.input_hash,
+        finish_reason=FinishReason.SKIPPED,
+        warnings=(*request.warnings, PromptTooLong.code),
+    )
