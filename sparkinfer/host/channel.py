@@ -1,0 +1,71 @@
+"""One end of a connection: whole frames of bytes over a Unix socket, with time-outs both ways, for the same user only."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+from multiprocessing import connection as multiprocessing_connection
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+#: Seconds that a frame may take once it has begun; a stopped peer is given up after it.
+FRAME_TIMEOUT = 60.0
+_TIMEVAL = struct.Struct("ll")
+_UCRED = struct.Struct("3i")
+
+
+class Channel:
+    """Sends and receives frames. A hang-up, and a peer that takes or gives nothing in time, raise ConnectionError."""
+
+    def __init__(self, connection: Connection, *, frame_timeout: float = FRAME_TIMEOUT) -> None:
+        self._connection = connection
+        self._socket = socket.socket(fileno=os.dup(connection.fileno()))
+        timeout = _TIMEVAL.pack(int(frame_timeout), int(frame_timeout % 1 * 1_000_000))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, option, timeout)
+
+    @classmethod
+    def connect(cls, path: Path) -> Channel:
+        """Connect to a listening socket.
+
+        Raises:
+            ConnectionError: nobody listens there.
+        """
+        try:
+            return cls(multiprocessing_connection.Client(str(path), family="AF_UNIX"))
+        except OSError as error:
+            raise ConnectionError(str(error)) from error
+
+    @property
+    def peer_uid(self) -> int:
+        """The user on the other end, as the kernel says."""
+        credentials = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+        return int(_UCRED.unpack(credentials)[1])
+
+    def send(self, frame: bytes) -> None:
+        """Send one frame."""
+        try:
+            self._connection.send_bytes(frame)
+        except (OSError, ValueError) as error:
+            raise ConnectionError(str(error)) from error
+
+    def receive(self, timeout: float) -> bytes | None:
+        """The next frame, or None where none begins within ``timeout`` seconds."""
+        try:
+            return self._connection.recv_bytes() if self._connection.poll(timeout) else None
+        except (OSError, EOFError, ValueError) as error:
+            raise ConnectionError(str(error)) from error
+
+    def shut(self) -> None:
+        """Hang up; whoever waits in another thread gets a ConnectionError. Then that thread closes."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # the other end was faster
+
+    def close(self) -> None:
+        """Give the descriptors back."""
+        self.shut()
+        self._connection.close()
+        self._socket.close()

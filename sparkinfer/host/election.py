@@ -1,0 +1,170 @@
+"""Exactly one engine process per engine key on an executor, whoever asks first and however many ask at once.
+
+The engine itself holds a lock file for its whole life. A client that gets the lock knows that there is none, starts it and
+hands the lock's descriptor over; everybody else reads the status file until the engine is ready or has failed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import secrets
+import time
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+
+from sparkinfer.config.specs import EngineSpec
+from sparkinfer.errors import EngineStartFailed, EngineTimeout
+from sparkinfer.host.frames import PROTOCOL
+from sparkinfer.host.lineage import ProcessMark, mark_of
+from sparkinfer.host.place import EngineFolder, Place, engine_folder, log_folder
+from sparkinfer.host.process import Recipe, save_owner, start_process
+from sparkinfer.host.status import FAILED, READY, STARTING, Status, log_tail
+
+_POLL = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class RunningEngine:
+    """An engine that is ready to be connected to."""
+
+    mark: ProcessMark
+    socket: Path
+    token: str
+    log: str
+
+
+@dataclass(slots=True)
+class _Wait:
+    """One client's wait: since when, and which starts it has watched."""
+
+    since: float
+    seen: set[str] = field(default_factory=set)
+
+    def concerns(self, status: Status) -> bool:
+        """Whether that start's failure is this client's business, not an old one."""
+        return status.attempt in self.seen or status.time >= self.since
+
+
+def elect(place: Place, spec: EngineSpec, *, since: float | None = None) -> RunningEngine:
+    """The executor's engine for this spec, started if there is none.
+
+    Args:
+        place: this executor.
+        spec: which engine.
+        since: monotonic seconds; failures of starts from then on are raised instead of trying again.
+
+    Raises:
+        EngineStartFailed: it ended while it started; a ModelError's own class where it said why.
+        EngineDied: it died too often without getting on.
+        EngineTimeout: it was not ready within ``settings.start_timeout_s``.
+    """
+    key = engine_key(place, spec)
+    folder = engine_folder(place, key)
+    save_owner(folder, place)
+    wait = _Wait(time.monotonic() if since is None else since)
+    while True:
+        lock = try_lock(folder.lock)
+        status = Status.load(folder.status)
+        if lock is not None:
+            try:
+                _raise_failure(wait, status)
+                wait.seen.add(_start(place, folder, spec, key, lock))
+            finally:
+                os.close(lock)
+        elif status is not None:
+            if status.state == READY and status.mark.is_alive():
+                return RunningEngine(status.mark, folder.socket(), folder.token.read_text(encoding="ascii"), status.log)
+            _watch(wait, folder, status, spec.settings.start_timeout_s)
+        time.sleep(_POLL)
+
+
+def engine_key(place: Place, spec: EngineSpec) -> str:
+    """SHA-256 of executor, model, device set, protocol and library versions."""
+    devices = f"{spec.settings.device}:{os.environ.get('CUDA_VISIBLE_DEVICES', '')}"
+    parts = (place.identity, *spec.identity, devices, str(PROTOCOL), _library_versions())
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def try_lock(path: Path) -> int | None:
+    """The lock's descriptor, or None where somebody holds it."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if path.stat().st_ino == os.fstat(descriptor).st_ino:  # else its last holder has just removed it
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(descriptor)
+    return None
+
+
+def _raise_failure(wait: _Wait, status: Status | None) -> None:
+    """With the lock in hand nobody is starting: say how a start that this client waited for has ended."""
+    if status is None or not wait.concerns(status):
+        return
+    if status.state == FAILED:
+        raise status.error()
+    if status.state == STARTING:
+        raise EngineStartFailed(
+            f"The engine process ended before it was ready and left no error; the end of its log {status.log}: "
+            f"{log_tail(status.log) or '(empty)'}"
+        )
+
+
+def _start(place: Place, folder: EngineFolder, spec: EngineSpec, key: str, lock: int) -> str:
+    attempt = secrets.token_hex(8)
+    log = str(log_folder(place, folder) / f"sparkinfer-engine-{key[:12]}.log")
+    _save_token(folder.token)
+    Status(attempt=attempt, state=STARTING, time=time.monotonic(), log=log).save(folder.status)
+    recipe = Recipe(
+        spec=spec,
+        key=key,
+        attempt=attempt,
+        log=log,
+        place=str(place.folder),
+        socket=str(folder.socket()),
+        block_manager=str(place.block_manager or ""),
+        leaves_memo=place.block_manager is not None,
+    )
+    start_process(folder, recipe, lock)
+    return attempt
+
+
+def _watch(wait: _Wait, folder: EngineFolder, status: Status, timeout: float) -> None:
+    """Remember a start that is under way; end one that takes too long, for everybody who waits for it."""
+    if status.state != STARTING:
+        return
+    wait.seen.add(status.attempt)
+    if time.monotonic() - status.time <= timeout:
+        return
+    error = EngineTimeout(
+        f"The engine was not ready within {timeout:.0f} s; raise start_timeout_s or look at its log {status.log}: "
+        f"{log_tail(status.log) or '(empty)'}"
+    )
+    if status.pid and (mark := mark_of(status.pid)) == status.mark and mark is not None:
+        status.failed(error, time=time.monotonic()).save(folder.status)
+        mark.kill()
+    raise error
+
+
+def _save_token(path: Path) -> None:
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+        file.write(secrets.token_hex(32))
+
+
+@cache
+def _library_versions() -> str:
+    names = ("sparkinfer", "torch", "transformers", "tokenizers", "numba")
+    return ",".join(f"{name}={_version(name)}" for name in names)
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "none"

@@ -1,0 +1,28 @@
+"""From a spec to an engine and its tokenizer: what the engine process and inline mode both do first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sparkinfer.config.specs import EngineSpec
+from sparkinfer.engine.base import Engine
+from sparkinfer.engine.fake import FakeEngine
+from sparkinfer.text.tokenizer import Tokenizer, load_tokenizer
+
+
+def local_folder(spec: EngineSpec) -> Path | None:
+    """The model's files on this host, fetched where needed; None for the fake, which has none."""
+    if spec.model.kind == "fake":
+        return None
+    from sparkinfer.model.loading import fetch
+
+    return fetch(spec.model)
+
+
+def load_engine(spec: EngineSpec, folder: Path | None) -> tuple[Engine, Tokenizer]:
+    """The engine, ready to run, and its tokenizer."""
+    if spec.model.kind == "fake":
+        return FakeEngine(spec.model.location, spec.settings), load_tokenizer(None)
+    from sparkinfer.engine.create import create_engine
+
+    return create_engine(spec, folder), load_tokenizer(folder)

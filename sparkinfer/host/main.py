@@ -1,0 +1,207 @@
+"""The engine process: ``python -m sparkinfer.host.main FOLDER LOCK``. Started by :mod:`sparkinfer.host.election` only."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import logging
+import os
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+
+from sparkinfer.errors import EngineDied, EngineStartFailed, SparkInferError
+from sparkinfer.host.journal import Journal, read_journal
+from sparkinfer.host.lineage import own_mark
+from sparkinfer.host.loading import load_engine, local_folder
+from sparkinfer.host.memo import Memo
+from sparkinfer.host.place import EngineFolder
+from sparkinfer.host.process import Recipe, load_owner
+from sparkinfer.host.progress import ProgressFiles
+from sparkinfer.host.restart import Deaths, Trial
+from sparkinfer.host.server import Server
+from sparkinfer.host.service import Service
+from sparkinfer.host.status import READY, STARTING, Status, log_tail
+from sparkinfer.host.watch import LifeWatch
+
+_LOG = logging.getLogger("sparkinfer.engine")
+_TICK = 0.2
+#: Seconds for an orderly end; a thread that is stuck does not keep the process longer.
+_GRACE = 3.0
+#: How the process ends when the engine itself raised: the same as a death, so that its rows are run again.
+_ENGINE_RAISED = 70
+
+
+@dataclass(slots=True)
+class _Parts:
+    server: Server
+    service: Service
+
+
+def main(arguments: list[str]) -> int:
+    """Run the engine of a folder until it is not needed any more."""
+    folder, lock = EngineFolder(Path(arguments[0])), int(arguments[1])
+    os.set_inheritable(lock, False)
+    recipe = Recipe.load(folder.recipe)
+    faulthandler.enable()
+    tail = log_tail(recipe.log)  # of the process before this one
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
+    mark = own_mark()
+    status = Status(
+        attempt=recipe.attempt, state=STARTING, time=time.monotonic(), log=recipe.log, pid=mark.pid, started=mark.started
+    )
+    status.save(folder.status)
+    watch = _watch(folder, recipe)
+    _end_early_with(watch, folder, recipe)
+    try:
+        parts = _start(folder, recipe, tail)
+    except Exception as error:
+        _LOG.error("The engine did not start.\n%s", traceback.format_exc())
+        status.failed(_as_error(error, recipe.log), time=time.monotonic()).save(folder.status)
+        return 1
+    replace(status, state=READY, time=time.monotonic()).save(folder.status)
+    reason = _wait_for_end(watch, folder, parts.server)
+    _LOG.info("Ends: %s.", reason)
+    threading.Timer(_GRACE, os._exit, (0,)).start()
+    _clean(folder, recipe, keeps_memo=recipe.leaves_memo and "folder" not in reason)
+    parts.service.stop()
+    return 0
+
+
+def _start(folder: EngineFolder, recipe: Recipe, tail: str) -> _Parts:
+    deaths = _take_in_death(folder, recipe, tail)
+    spec = recipe.spec
+    began = time.monotonic()
+    engine, tokenizer = load_engine(spec, local_folder(spec))
+    _LOG.info("Engine %s for %s ready after %.1f s.", engine.info.label, spec.model.name, time.monotonic() - began)
+    progress = ProgressFiles(f"{recipe.key[:12]}-{os.getpid()}")
+    service = Service(
+        engine,
+        tokenizer,
+        memo=Memo(folder.memo, memory_bytes=spec.settings.memo_bytes) if spec.settings.memo else None,
+        journal=Journal(folder.journal),
+        trial=Trial(deaths.suspects),
+        poisoned=[bytes.fromhex(digest) for digest in deaths.poisoned],
+        progress=progress,
+        on_failure=_die_with,
+        log_name=recipe.log,
+    )
+    token = folder.token.read_text(encoding="ascii")
+    server = Server(service, Path(recipe.socket), token, settings=spec.settings, progress=progress)
+    service.start()
+    server.start()
+    return _Parts(server, service)
+
+
+def _take_in_death(folder: EngineFolder, recipe: Recipe, tail: str) -> Deaths:
+    """Learn from a journal that was left behind.
+
+    Raises:
+        EngineDied: the engine died too often without getting on.
+    """
+    deaths = Deaths.load(folder.deaths)
+    left = read_journal(folder.journal)
+    if left is None:
+        return deaths
+    deaths.record(left)
+    folder.journal.unlink(missing_ok=True)
+    _LOG.warning(
+        "The engine before this one died with %d rows running; %d suspects, %d poison rows, %d deaths in all.",
+        len(left.running),
+        len(deaths.suspects),
+        len(deaths.poisoned),
+        deaths.total,
+    )
+    hopeless = deaths.is_hopeless(recipe.spec.settings.max_deaths)
+    if hopeless:
+        deaths.forgive()
+    deaths.save(folder.deaths)
+    if hopeless:
+        raise EngineDied(
+            f"The engine died {deaths.total} times, the last {recipe.spec.settings.max_deaths} without getting on, and is not "
+            f"started again; the end of its log {recipe.log}: {tail or '(empty)'}"
+        )
+    return deaths
+
+
+def _watch(folder: EngineFolder, recipe: Recipe) -> LifeWatch:
+    block_manager = Path(recipe.block_manager) if recipe.block_manager else None
+    watch = LifeWatch(
+        block_manager=block_manager, folder=folder.path, idle_timeout_s=recipe.spec.settings.idle_timeout_s
+    )
+    watch.watch(load_owner(folder))
+    return watch
+
+
+def _end_early_with(watch: LifeWatch, folder: EngineFolder, recipe: Recipe) -> None:
+    """Loading can take minutes; the executor's end ends it too."""
+
+    def look() -> None:
+        while Status.load(folder.status) is None or _is_starting(folder):
+            if (reason := watch.reason(idle_s=0.0)) is not None:
+                _LOG.info("Ends while it starts: %s.", reason)
+                _clean(folder, recipe, keeps_memo=False)
+                os._exit(0)
+            time.sleep(_TICK)
+
+    threading.Thread(target=look, name="watch-start", daemon=True).start()
+
+
+def _is_starting(folder: EngineFolder) -> bool:
+    status = Status.load(folder.status)
+    return status is not None and status.state == STARTING
+
+
+def _wait_for_end(watch: LifeWatch, folder: EngineFolder, server: Server) -> str:
+    told = threading.Event()
+
+    def leave(_signal: int, _frame: FrameType | None) -> None:
+        told.set()
+
+    signal.signal(signal.SIGTERM, leave)
+    while not told.wait(_TICK):
+        if not watch.has_owner:
+            watch.watch(load_owner(folder))
+        if server.is_dismissed:
+            return "another engine needs the memory"
+        if (reason := watch.reason(server.idle_s)) is not None:
+            return reason
+    return "SIGTERM"
+
+
+def _clean(folder: EngineFolder, recipe: Recipe, *, keeps_memo: bool) -> None:
+    """Remove what this engine made; the memo may wait for the next engine of this executor."""
+    Path(recipe.socket).unlink(missing_ok=True)
+    if not keeps_memo:
+        shutil.rmtree(folder.path, ignore_errors=True)
+        for parent in (Path(recipe.place), Path(recipe.socket).parent):
+            with contextlib.suppress(OSError):
+                parent.rmdir()  # only when this was the last engine
+        return
+    for path in (folder.journal, folder.status, folder.recipe, folder.token, folder.deaths):
+        path.unlink(missing_ok=True)
+
+
+def _die_with(error: Exception) -> None:
+    """The engine raised: what it holds cannot be trusted any more."""
+    _LOG.error("The engine raised.\n%s", "".join(traceback.format_exception(error)))
+    logging.shutdown()
+    os._exit(_ENGINE_RAISED)
+
+
+def _as_error(error: Exception, log: str) -> SparkInferError:
+    if isinstance(error, SparkInferError):
+        return error
+    return EngineStartFailed(f"The engine could not be started: {error!r}; more is in its log {log}.")
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1:])
+    logging.shutdown()
+    os._exit(code)  # engine threads and libraries' own must not hold the process

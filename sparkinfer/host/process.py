@@ -1,0 +1,133 @@
+"""Starts the engine process: exec, never fork, in a session of its own, with an environment fit for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from sparkinfer.config.specs import EngineSpec
+from sparkinfer.errors import EngineStartFailed
+from sparkinfer.host.lineage import ProcessMark
+from sparkinfer.host.place import EngineFolder, Place
+
+#: Of Spark's workers: credentials and handles that are nobody's business here, and thread counts meant for one task.
+_DROPPED = (
+    "PYTHON_WORKER_FACTORY_SECRET",
+    "PYTHON_WORKER_FACTORY_PORT",
+    "PYTHON_WORKER_FACTORY_SOCK_PATH",
+    "PYTHON_WORKER_FACTORY_SOCK_DIR",
+    "PYSPARK_GATEWAY_SECRET",
+    "PYSPARK_GATEWAY_PORT",
+    "_PYSPARK_DRIVER_CALLBACK_HOST",
+    "_PYSPARK_DRIVER_CONN_INFO_PATH",
+    "_SPARK_AUTH_SECRET",
+    "SPARK_CONNECT_AUTHENTICATE_TOKEN",
+    "MKL_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What the process needs to know; handed over as a 0600 file, not in its arguments.
+
+    Attributes:
+        spec: which engine.
+        key: engine key, full length.
+        attempt: see :class:`Status`.
+        log: the log file.
+        place: the executor's folder, shared with its other engines.
+        socket: where to listen.
+        block_manager: Spark's folder to watch, or empty.
+        leaves_memo: whether somebody else removes the folder at the end, so that the memo may wait for the next engine.
+    """
+
+    spec: EngineSpec
+    key: str
+    attempt: str
+    log: str
+    place: str
+    socket: str
+    block_manager: str
+    leaves_memo: bool
+
+    def save(self, path: Path) -> None:
+        """Write it for this user's eyes only."""
+        text = json.dumps({**asdict(self), "spec": self.spec.to_json()})
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="utf-8") as file:
+            file.write(text)
+
+    @classmethod
+    def load(cls, path: Path) -> Recipe:
+        """Read it."""
+        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw["spec"] = EngineSpec.from_json(raw["spec"])
+        return cls(**raw)
+
+
+def save_owner(folder: EngineFolder, place: Place) -> None:
+    """Put down the executor's JVM, once: the first worker that descends from it knows it."""
+    if place.owner is not None and not folder.owner.exists():
+        fresh = folder.path / f"owner.{os.getpid()}"
+        fresh.write_text(json.dumps([place.owner.pid, place.owner.started]), encoding="utf-8")
+        fresh.replace(folder.owner)
+
+
+def load_owner(folder: EngineFolder) -> ProcessMark | None:
+    """The executor's JVM as some worker has put it down."""
+    try:
+        pid, started = json.loads(folder.owner.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return ProcessMark(pid, started)
+
+
+def start_process(folder: EngineFolder, recipe: Recipe, lock: int) -> int:
+    """Start the engine; it inherits the lock's descriptor and so holds the lock from now on.
+
+    Returns:
+        Its pid.
+
+    Raises:
+        EngineStartFailed: no process could be started.
+    """
+    recipe.save(folder.recipe)
+    command = [sys.executable, "-m", "sparkinfer.host.main", str(folder.path), str(lock)]
+    try:
+        with Path(recipe.log).open("ab") as log:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                close_fds=True,
+                pass_fds=(lock,),
+                cwd=folder.path,
+                env=engine_environment(recipe.spec.settings.threads),
+                start_new_session=True,
+            )
+    except OSError as error:
+        raise EngineStartFailed(f"The engine process could not be started with {sys.executable}: {error}.") from error
+    # Nobody else waits for it: without this it would stay a zombie until this worker ends.
+    threading.Thread(target=process.wait, name="reap-engine", daemon=True).start()
+    return process.pid
+
+
+def engine_environment(threads: int | None) -> dict[str, str]:
+    """The environment of the engine process: this one's, less Spark's secrets, with all cores and this import path."""
+    kept = {name: value for name, value in os.environ.items() if name not in _DROPPED}
+    kept["OMP_NUM_THREADS"] = str(threads or len(os.sched_getaffinity(0)))  # Spark forces the cores of one task
+    kept["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([_package_parent(), *filter(None, sys.path)]))
+    kept["PYTHONUNBUFFERED"] = "1"
+    return kept
+
+
+def _package_parent() -> str:
+    """Where ``sparkinfer`` is imported from: a folder, or an archive that was shipped with the job."""
+    return str(Path(__file__).absolute().parents[2])
