@@ -107,7 +107,7 @@ class WaitingQueue:
                 return
             _, ticket, _ = heappop(self._backlog)
             self._grouped.add(sequence.request_id)
-            order = (sequence.urgency, tuple(sequence.token_ids[:GROUPED_IDS]))
+            order = (sequence.urgency, tuple(sequence.token_ids[:GROUPED_IDS]), sequence.request.arrival)
             heappush(self._buckets.setdefault(bucket_of(sequence), []), (order, ticket, sequence))
 
     def _outranks_all(self, sequence: Sequence) -> bool:
