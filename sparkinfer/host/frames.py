@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from sparkinfer.errors import ProtocolError
+from sparkinfer.host import columns
 from sparkinfer.types import Completion, FinishReason, Request, Usage
 
 T = TypeVar("T")
@@ -20,40 +21,26 @@ REQUESTS = b"Q"
 COMPLETIONS = b"A"
 CONTROL = b"J"
 
-_STRINGS = pa.list_(pa.string())
-_REQUEST_SCHEMA = pa.schema(
-    [
-        ("row", pa.int64()),
-        ("values", _STRINGS),
-        ("tags", pa.string()),
-        ("input_hash", pa.string()),
-        ("params_json", pa.string()),
-        ("warnings", _STRINGS),
-    ]
-)
-_COMPLETION_SCHEMA = pa.schema(
-    [
-        ("row", pa.int64()),
-        ("input_hash", pa.string()),
-        ("result", pa.string()),
-        ("error_code", pa.string()),
-        ("error_message", pa.string()),
-        ("finish_reason", pa.string()),
-        ("raw_text", pa.string()),
-        ("warnings", _STRINGS),
-        ("prompt_tokens", pa.int64()),
-        ("cached_tokens", pa.int64()),
-        ("completion_tokens", pa.int64()),
-        ("queue_ms", pa.int64()),
-        ("latency_ms", pa.int64()),
-        ("attempts", pa.int32()),
-        ("engine", pa.string()),
-        ("inferred_at", pa.float64()),
-        ("details", pa.string()),
-        ("logprobs", pa.list_(pa.float64())),
-    ]
-)
-
+_COMPLETION_COLUMNS: dict[str, Callable[[Sequence[Any]], pa.Array]] = {
+    "row": columns.integers,
+    "input_hash": columns.strings,
+    "result": columns.strings,
+    "error_code": columns.strings,
+    "error_message": columns.strings,
+    "finish_reason": columns.strings,
+    "raw_text": columns.strings,
+    "warnings": columns.string_lists,
+    "prompt_tokens": columns.integers,
+    "cached_tokens": columns.integers,
+    "completion_tokens": columns.integers,
+    "queue_ms": columns.integers,
+    "latency_ms": columns.integers,
+    "attempts": columns.integers,
+    "engine": columns.strings,
+    "inferred_at": columns.numbers,
+    "details": columns.strings,
+    "logprobs": columns.number_lists,
+}
 
 def encode_control(message: Mapping[str, Any]) -> bytes:
     """A JSON frame: hello, ready, error, beat, stats."""
@@ -62,21 +49,22 @@ def encode_control(message: Mapping[str, Any]) -> bytes:
 
 def encode_requests(requests: Sequence[Request], *, attempt: int) -> bytes:
     """Requests of one ``submit``; attempt counts the engines that these rows have seen, this one included."""
-    columns: dict[str, list[Any]] = {
-        "row": [r.row for r in requests],
-        "values": [list(r.values) for r in requests],
-        "tags": [r.tags for r in requests],
-        "input_hash": [r.input_hash for r in requests],
-        "params_json": [r.params_json for r in requests],
-        "warnings": [list(r.warnings) for r in requests],
+    arrays = {
+        "row": columns.integers([r.row for r in requests]),
+        "values": columns.string_lists([r.values for r in requests]),
+        "tags": columns.strings([r.tags for r in requests]),
+        "input_hash": columns.strings([r.input_hash for r in requests]),
+        "params_json": columns.strings([r.params_json for r in requests]),
+        "warnings": columns.string_lists([r.warnings for r in requests]),
     }
-    return REQUESTS + _encode(columns, _REQUEST_SCHEMA.with_metadata({"attempt": str(attempt)}))
+    return REQUESTS + _encode(arrays, {"attempt": str(attempt)})
 
 
 def encode_completions(completions: Sequence[Completion]) -> bytes:
     """Completions for one client."""
     records = [completion_record(c) for c in completions]
-    return COMPLETIONS + _encode({name: [r[name] for r in records] for name in _COMPLETION_SCHEMA.names}, _COMPLETION_SCHEMA)
+    arrays = {name: build([r[name] for r in records]) for name, build in _COMPLETION_COLUMNS.items()}
+    return COMPLETIONS + _encode(arrays, {})
 
 
 def decode_control(frame: bytes) -> dict[str, Any]:
@@ -163,23 +151,12 @@ def _requests(table: pa.Table) -> tuple[list[Request], int]:
     return requests, attempt
 
 
-def _encode(columns: dict[str, list[Any]], schema: pa.Schema) -> bytes:
-    try:
-        batch = pa.record_batch(columns, schema=schema)
-    except UnicodeEncodeError:  # lone surrogates have no UTF-8
-        batch = pa.record_batch({name: _encodable(values) for name, values in columns.items()}, schema=schema)
+def _encode(arrays: Mapping[str, pa.Array], metadata: Mapping[str, str]) -> bytes:
+    batch = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays), metadata=dict(metadata) or None)
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, schema) as writer:
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
         writer.write_batch(batch)
     return bytes(sink.getvalue())
-
-
-def _encodable(value: Any) -> Any:
-    if isinstance(value, str):
-        return value.encode("utf-8", "surrogatepass").decode("utf-8", "replace")
-    if isinstance(value, list):
-        return [_encodable(item) for item in value]
-    return value
 
 
 def _decode(frame: bytes) -> pa.Table:
