@@ -1,0 +1,43 @@
+"""Arrow batches cut to size: the window asks for n rows, whatever the batches' own length is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import pyarrow as pa
+
+#: The UDF's argument columns, all of one length.
+Columns: TypeAlias = Sequence[pa.Array]
+
+
+class Slices:
+    """Reads Spark's batches on demand.
+
+    Args:
+        batches: an array a batch where the UDF has one argument, else a tuple of arrays; reading the next may block.
+    """
+
+    def __init__(self, batches: Iterator[pa.Array | tuple[pa.Array, ...]]) -> None:
+        self._batches = batches
+        self._columns: Columns = ()
+        self._offset = 0
+        self.is_exhausted = False
+
+    @property
+    def buffered(self) -> int:
+        """Rows that can be had without reading from Spark."""
+        return len(self._columns[0]) - self._offset if self._columns else 0
+
+    def take(self, rows: int) -> Columns | None:
+        """At most so many rows, from one batch; None at the end. Empty batches are passed over."""
+        while not self.buffered:
+            batch = next(self._batches, None)
+            if batch is None:
+                self.is_exhausted = True
+                return None
+            self._columns = batch if isinstance(batch, tuple) else (batch,)
+            self._offset = 0
+        cut = [column.slice(self._offset, rows) for column in self._columns]
+        self._offset += len(cut[0])
+        return cut
