@@ -1,33 +1,26 @@
-"""The Spark session that tests share."""
+"""The Spark session that tests share: the one that users get, with everything that makes small tests slow turned down."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pyspark.sql import SparkSession
+from sparkinfer.udf.session import session
 
-DELTA_JARS = "io.delta:delta-spark_4.2_2.13:4.4.0"
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 
 def local_session(folder: Path) -> SparkSession:
-    """A local session with two slots (and task retries), Delta, and everything that makes small tests slow turned down."""
+    """A local session with two slots and task retries; its warehouse and Derby files lie under ``folder``."""
     settings = {
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "2",
         "spark.default.parallelism": "2",
-        "spark.sql.session.timeZone": "UTC",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder / 'derby'}",
-        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
-        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        "spark.databricks.delta.snapshotPartitions": "2",
-        "spark.jars.packages": DELTA_JARS,
-        "spark.sql.execution.pandas.udf.buffer.size": "1024",
         "spark.driver.memory": "1g",
     }
-    builder = SparkSession.builder.master("local[2,4]").appName("sparkinfer-tests")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
-    session.sparkContext.setLogLevel("ERROR")
-    return session
+    spark = session("sparkinfer-tests", master="local[2,4]", config=settings)
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark

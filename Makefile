@@ -1,0 +1,44 @@
+# Every target sets up what it needs; `make help` lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types test-unit test-faults bench wheel audit clean
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+PYTEST := $(PYTHON) -m pytest
+
+help: ## This list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 22
+
+setup: ## Python environment in .venv, from the lock file; checks Java
+	@scripts/setup
+
+demo: setup ## Label a real table of reviews: Spark, the engine, Delta, MLflow
+	@$(VENV)/bin/sparkinfer demo
+
+test: setup lint ## Lint, then every test but faults, gpu and perf
+	$(PYTEST) -m "not faults and not gpu and not perf" --durations=15
+
+test-unit: setup ## The quick tests only: no JVM, no weights
+	$(PYTEST) tests/unit tests/property tests/test_architecture.py --durations=5
+
+test-faults: setup ## Kills, full disks, broken sockets: everything must still be there afterwards
+	$(PYTEST) -m faults --durations=10 || [ $$? -eq 5 ]
+
+lint: setup ## ruff, mypy --strict, import contracts
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/lint-imports --no-logo
+	@$(VENV)/bin/mypy
+
+bench: setup ## Speed and memory, as ratios measured in one run
+	$(PYTEST) -m perf -s || [ $$? -eq 5 ]
+
+wheel: setup ## Build the wheel and try it in a fresh environment
+	@scripts/try-wheel
+
+audit: setup ## Known vulnerabilities of the pinned packages
+	$(VENV)/bin/pip-audit -r requirements.lock --no-deps --disable-pip
+
+clean: ## Remove what was built here (not .venv)
+	rm -rf build dist out mlruns mlflow.db spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
