@@ -151,6 +151,8 @@ class ModelRef:
         kind: ``hub | folder | gguf | mlflow | sample | fake``.
         location: hub id, absolute path, or pinned ``models:/name/3``; what :func:`sparkinfer.model.fetch` reads.
         revision: hub commit, where there is one.
+        tracking_uri: MLflow store that a registered model was found in; executors have no setting of their own.
+        registry_uri: the same of the registry.
     """
 
     uri: str
@@ -160,6 +162,8 @@ class ModelRef:
     kind: str
     location: str
     revision: str | None = None
+    tracking_uri: str | None = None
+    registry_uri: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

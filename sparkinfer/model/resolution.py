@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 
-from sparkinfer.model import sample
-from sparkinfer.model.uri import parse
+from sparkinfer.model import fingerprint, gguf, hub, registry, sample
+from sparkinfer.model.folder import check_folder, check_not_gguf_shard, weight_files
+from sparkinfer.model.uri import ModelUri, parse
 from sparkinfer.types import ModelRef
 
 
@@ -32,7 +34,13 @@ def resolve(
         return _fake(uri)
     if parsed.kind == "sample":
         return _sample(uri)
-    raise NotImplementedError(parsed)
+    if parsed.kind == "gguf":
+        return _gguf(uri, Path(parsed.location))
+    if parsed.kind == "folder":
+        return _folder(uri, Path(parsed.location), trust_remote_code=trust_remote_code)
+    if parsed.kind == "mlflow":
+        return _registered(uri, parsed, tracking_uri=tracking_uri, registry_uri=registry_uri)
+    return _hub(uri, parsed, trust_remote_code=trust_remote_code)
 
 
 def _fake(uri: str) -> ModelRef:
@@ -42,6 +50,44 @@ def _fake(uri: str) -> ModelRef:
 
 def _sample(uri: str) -> ModelRef:
     digest = sample.fingerprint()
+    return ModelRef(uri=uri, name=sample.NAME, version=digest[:12], fingerprint=digest, kind="sample", location=sample.PACKAGE)
+
+
+def _gguf(uri: str, path: Path) -> ModelRef:
+    check_not_gguf_shard(path)
+    gguf.check_readable(path)
+    digest = fingerprint.combine({"gguf": fingerprint.of_file(path), "converter": gguf.CONVERTER_VERSION})
+    return ModelRef(uri=uri, name=path.stem, version=digest[:12], fingerprint=digest, kind="gguf", location=str(path))
+
+
+def _folder(uri: str, path: Path, *, trust_remote_code: bool) -> ModelRef:
+    check_folder(path, trust_remote_code=trust_remote_code)
+    digest = fingerprint.of_folder(path, weight_files(path, trust_remote_code=trust_remote_code))
+    return ModelRef(uri=uri, name=path.name, version=digest[:12], fingerprint=digest, kind="folder", location=str(path))
+
+
+def _registered(uri: str, parsed: ModelUri, *, tracking_uri: str | None, registry_uri: str | None) -> ModelRef:
+    pinned = registry.pin(parsed, tracking_uri=tracking_uri, registry_uri=registry_uri)
     return ModelRef(
-        uri=uri, name=sample.NAME, version=digest[:12], fingerprint=digest, kind="sample", location=sample.PACKAGE
+        uri=uri,
+        name=parsed.location,
+        version=pinned.version,
+        fingerprint=pinned.fingerprint,
+        kind="mlflow",
+        location=f"models:/{parsed.location}/{pinned.version}",
+        tracking_uri=pinned.tracking_uri,
+        registry_uri=pinned.registry_uri,
+    )
+
+
+def _hub(uri: str, parsed: ModelUri, *, trust_remote_code: bool) -> ModelRef:
+    pinned = hub.pin(parsed.location, parsed.revision, trust_remote_code=trust_remote_code)
+    return ModelRef(
+        uri=uri,
+        name=parsed.location,
+        version=pinned.commit,
+        fingerprint=pinned.fingerprint,
+        kind="hub",
+        location=parsed.location,
+        revision=pinned.commit,
     )

