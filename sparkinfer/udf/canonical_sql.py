@@ -5,6 +5,8 @@ No Python UDF is in them: a job hashes and cuts its rows with these before anyth
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column
 from pyspark.sql import functions as sql
 from pyspark.sql.types import (
@@ -44,8 +46,9 @@ def value_text(name: str, column: Column, kind: DataType) -> tuple[str, Column]:
         return "d", column.cast("string")
     if isinstance(kind, DecimalType):
         return "n", decimal_text(column, kind)
-    if is_messages(kind):
-        return "m", messages_text(column, kind)
+    fields = message_fields(kind)
+    if fields is not None:
+        return "m", messages_text(column, fields)
     raise WrongColumnType(
         f"Column for {name!r} is of type {kind.simpleString()}, which has no exact text; cast it to string, "
         f"for example col({name!r}).cast('string')."
@@ -63,17 +66,18 @@ def decimal_text(column: Column, kind: DecimalType) -> Column:
     return sql.when(text.contains("E"), plain).otherwise(text)
 
 
-def is_messages(kind: DataType) -> bool:
-    """Whether a type is an array of structs of strings with role and content."""
+def message_fields(kind: DataType) -> list[str] | None:
+    """Field names of messages, an array of structs of strings with role and content; None for every other type."""
     if not isinstance(kind, ArrayType) or not isinstance(kind.elementType, StructType):
-        return False
+        return None
     fields = kind.elementType.fields
-    return {"role", "content"} <= {f.name for f in fields} and all(isinstance(f.dataType, StringType | NullType) for f in fields)
+    is_text = all(isinstance(field.dataType, StringType | NullType) for field in fields)
+    names = [field.name for field in fields]
+    return sorted(names) if is_text and {"role", "content"} <= set(names) else None
 
 
-def messages_text(column: Column, kind: DataType) -> Column:
-    """Messages as canonical JSON, null fields kept."""
-    names = sorted(field.name for field in kind.elementType.fields)  # type: ignore[attr-defined]
+def messages_text(column: Column, names: Sequence[str]) -> Column:
+    """Messages as canonical JSON, null fields kept; ``names`` in order."""
 
     def message(item: Column) -> Column:
         parts = [sql.concat(sql.lit(f"{_json_name(name)}:"), _json_string(item.getField(name))) for name in names]

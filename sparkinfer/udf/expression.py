@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyspark
-from pyspark.sql import functions
 from pyspark.sql.types import DataType, StringType
 
 from sparkinfer.udf.spark_types import result_struct_type
@@ -33,8 +33,7 @@ def apply(
 ) -> Column:
     """The UDF called on columns; ``params`` is its last argument where there is one."""
     function = worker_function(resolved, reads_all=reads_all)
-    make = functions.arrow_udf if has_arrow_udf() else functions.pandas_udf
-    udf = make(function, return_type(resolved))
+    udf = _make_udf(function, return_type(resolved))
     if not deterministic:
         udf = udf.asNondeterministic()
     return udf(*columns) if params is None else udf(*columns, params)
@@ -76,3 +75,8 @@ def has_arrow_udf() -> bool:
     major, minor = (int(part) for part in pyspark.__version__.split(".")[:2])
     return (major, minor) >= (4, 1)
 
+
+
+def _make_udf(function: Callable[..., Any], kind: DataType) -> Any:
+    functions: Any = import_module("pyspark.sql.functions")  # which of the two it has differs by version
+    return functions.arrow_udf(function, kind) if has_arrow_udf() else functions.pandas_udf(function, kind)

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -66,8 +67,9 @@ def session(
         return _adapted(running, given)
     master = master or given.pop("spark.master", None) or f"local[{os.cpu_count() or 1},4]"
     _refuse_local_gpus(master, given)
-    if not os.environ.get("SPARK_REMOTE") and master.startswith("local"):
+    if master.startswith("local"):
         require_java()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers run whatever python3 is on the PATH
     builder = SparkSession.builder.appName(app).master(master)
     for name, value in (RUNTIME_SETTINGS | START_SETTINGS | given | _delta_settings(given)).items():
         builder = builder.config(name, value)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from sparkinfer.config.specs import EngineSpec, TaskSpec
 from sparkinfer.udf.answers import AnswerWriter
+from sparkinfer.udf.devices import with_task_device
 from sparkinfer.udf.reading import RowReader
 from sparkinfer.udf.slices import Slices
 from sparkinfer.udf.stream import Client, RowStream
@@ -55,4 +56,5 @@ class WorkerTask:
     def _connect(self, engine: EngineSpec, task: TaskSpec) -> Client:
         from sparkinfer import host
 
+        engine = replace(engine, settings=with_task_device(engine.settings))
         return host.connect_inline(engine, task) if self.engine_mode == "inline" else host.connect(engine, task)
