@@ -1,0 +1,98 @@
+"""The CPU kernel behind the attention protocol: float32 pool, numba code, threads shared with torch."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from sparkinfer.engine.attention.base import AttentionCall, PackedBatch
+from sparkinfer.engine.kv import KvPool
+
+_log = logging.getLogger(__name__)
+_NO_SINKS = np.empty(0, np.float32)
+
+
+class CpuAttention:
+    """Implements :class:`sparkinfer.engine.attention.base.Attention`.
+
+    K and V are kept and multiplied in float32 whatever the model's dtype: machines without bf16 or fp16 units are slow at those.
+
+    Args:
+        pool: float32 on the CPU.
+        threads: how many threads a call uses.
+    """
+
+    name = "numba"
+
+    def __init__(self, pool: KvPool, *, threads: int) -> None:
+        _use_compile_cache()
+        import numba
+
+        from sparkinfer.engine.attention import cpu_kernels
+
+        self._kernels = cpu_kernels
+        self._threads = max(1, min(threads, numba.config.NUMBA_NUM_THREADS))
+        numba.set_num_threads(self._threads)
+        self._block_size = pool.block_size
+        self._keys = [t.numpy() for t in pool.keys]
+        self._values = [t.numpy() for t in pool.values]
+        self._slots = self._tables = np.empty(0, np.int64)
+        self._tiles = np.empty((0, 4), np.int64)
+
+    def begin(self, batch: PackedBatch) -> None:
+        """Cut the batch into tiles."""
+        self._slots, self._tables = batch.slots, batch.tables
+        self._tiles = tiles(batch, self._kernels.TILE)
+
+    def forward(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: AttentionCall
+    ) -> torch.Tensor:
+        """Store, then attend; both in compiled code."""
+        keys, values = self._keys[layer], self._values[layer]
+        self._kernels.store(self._slots, _array(key), _array(value), keys, values)
+        out = torch.empty((query.shape[0], query.shape[1], value.shape[-1]), dtype=torch.float32)
+        self._kernels.attend(
+            _array(query),
+            out.numpy(),
+            keys,
+            values,
+            self._tiles,
+            self._tables,
+            _NO_SINKS if call.sinks is None else _array(call.sinks),
+            np.float32(call.scaling),
+            call.window or 0,
+            np.float32(call.softcap or 0.0),
+            self._threads,
+        )
+        return out.to(query.dtype)
+
+
+def tiles(batch: PackedBatch, size: int) -> np.ndarray:
+    """int64 [n, 4]: (sequence, first token in the batch, its position, number of queries), at most ``size`` queries each."""
+    lengths = np.diff(batch.query_starts)
+    per_sequence = -(-lengths // size)
+    owner = np.repeat(np.arange(len(lengths)), per_sequence)
+    within = np.arange(len(owner)) - (np.cumsum(per_sequence) - per_sequence)[owner]
+    first = batch.query_starts[owner] + within * size
+    count = np.minimum(size, batch.query_starts[owner + 1] - first)
+    position = batch.context_lens[owner] - lengths[owner] + within * size
+    return np.stack([owner, first, position, count], axis=1)
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray:
+    return tensor.detach().to(torch.float32).contiguous().numpy()
+
+
+def _use_compile_cache() -> None:
+    """Keep compiled kernels in the user's cache, so that the second start compiles nothing (also where the code is read-only)."""
+    if "NUMBA_CACHE_DIR" not in os.environ:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        os.environ["NUMBA_CACHE_DIR"] = str(base / "sparkinfer" / "numba")
+    import numba
+
+    numba.config.reload_config()
+    _log.debug("compiled kernels are kept in %s", numba.config.CACHE_DIR)

@@ -1,0 +1,84 @@
+"""One step computed: the plan's tokens packed into one forward of the transformers model, then sampled.
+
+The model keeps no cache of its own; K and V go into the paged pool through the attention function (see attention/hook.py).
+Logits are made only for the tokens that a sequence samples from.
+"""
+
+from __future__ import annotations
+
+import torch
+from transformers import PreTrainedModel
+
+from sparkinfer.engine.attention import hook
+from sparkinfer.engine.attention.base import Attention, PackedBatch, pack
+from sparkinfer.engine.base import EngineInfo
+from sparkinfer.engine.kv import KvPool
+from sparkinfer.engine.plan import StepPlan, StepResult
+from sparkinfer.engine.sampler import Sampler
+
+_STRICT_TOKENS = 64  # strict mode runs slices of exactly so many tokens
+
+
+class PackedRunner:
+    """Implements :class:`sparkinfer.engine.plan.Runner` with a transformers model.
+
+    Args:
+        model: in eval mode, on its device; its attention implementation is set here.
+        pool: the blocks that plans speak of.
+        attention: the kernel over that pool.
+        sampler: draws the tokens.
+        info: what runs.
+        strict: give every forward the same shape, so that rounding cannot depend on the batch.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        pool: KvPool,
+        attention: Attention,
+        sampler: Sampler,
+        info: EngineInfo,
+        strict: bool = False,
+    ) -> None:
+        hook.register()
+        model.set_attn_implementation(hook.IMPLEMENTATION)
+        self.num_blocks = pool.num_blocks
+        self.block_size = pool.block_size
+        self.info = info
+        self._model: PreTrainedModel | None = model
+        self._attention: Attention | None = attention
+        self._sampler = sampler
+        self._strict = strict
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan) -> StepResult:
+        """Run one step; see :class:`sparkinfer.engine.plan.Runner`."""
+        batch = pack(plan.items, self.block_size)
+        logits = self.logits(batch)
+        sampling = [index for index, item in enumerate(plan.items) if item.samples]
+        if not sampling:
+            return StepResult(tokens=[])
+        tokens, broken = self._sampler.sample(logits, [plan.items[index].sequence for index in sampling])
+        return StepResult(tokens, {sampling[row]: ("INFERENCE_FAILED", why) for row, why in broken.items()})
+
+    @torch.inference_mode()
+    def logits(self, batch: PackedBatch) -> torch.Tensor:
+        """Store the batch's K/V; float ``[len(batch.sample_rows), vocabulary]``."""
+        assert self._model is not None and self._attention is not None, "run() after close(). This is a bug."
+        self._attention.begin(batch)
+        device = self._model.device
+        rows = torch.from_numpy(batch.sample_rows if len(batch.sample_rows) else batch.query_starts[1:2] - 1)
+        with hook.backend(self._attention):
+            output = self._model(
+                input_ids=torch.from_numpy(batch.token_ids)[None].to(device),
+                position_ids=torch.from_numpy(batch.positions)[None].to(device),
+                use_cache=False,
+                logits_to_keep=rows.to(device),
+            )
+        logits: torch.Tensor = output.logits[0]
+        return logits
+
+    def close(self) -> None:
+        """Let model and pool go."""
+        self._model = self._attention = None
