@@ -1,16 +1,33 @@
-"""From a folder to a model in eval mode."""
+"""From a folder to a model in eval mode: mapped from disk, one copy in memory, nothing hashed and nothing fetched."""
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+from sparkinfer.errors import InsufficientMemory, InvalidConfig, ModelIncomplete, TrustRequired, UnsupportedModel
+from sparkinfer.model.folder import check_config, read_config, weight_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+def dtype_for(dtype: str, device: str) -> str:
+    """The class that ``auto`` means on a device: fp32 on CPU, bf16 on GPU.
+
+    Raises:
+        InvalidConfig: no class that sparkinfer knows.
+    """
+    if dtype == "auto":
+        return "fp32" if device.startswith("cpu") else "bf16"
+    if dtype not in DTYPES:
+        raise InvalidConfig(f"dtype must be one of auto, {', '.join(DTYPES)}, not {dtype!r}.")
+    return dtype
 
 
 def load(
@@ -21,25 +38,61 @@ def load(
     trust_remote_code: bool = False,
     attention: str = "eager",
 ) -> PreTrainedModel:
-    """Load a causal language model, in eval mode and without gradients.
+    """Load a causal language model with its generation config, in eval mode and without gradients.
+
+    Weights stored in the dtype asked for are mapped from the file, so that processes share them and the page cache is
+    the only copy; others are converted tensor by tensor.
 
     Args:
         folder: what :func:`sparkinfer.model.fetch` gave.
         dtype: ``auto`` (fp32 on CPU, bf16 on GPU) ``| fp32 | bf16 | fp16``.
         device: a torch device.
-        trust_remote_code: whether Python code in the folder may run.
+        trust_remote_code: whether Python code in the folder may run, and pickled weights be read.
         attention: name of an attention function known to transformers.
-    """
-    from transformers import AutoModelForCausalLM
 
-    wanted = "fp32" if device == "cpu" else "bf16"
-    model = AutoModelForCausalLM.from_pretrained(
-        str(folder),
-        dtype=_DTYPES[wanted if dtype == "auto" else dtype],
-        device_map=None if device == "cpu" else {"": device},
-        attn_implementation=attention,
-        trust_remote_code=trust_remote_code,
-        local_files_only=True,
-        use_safetensors=True,
+    Raises:
+        InvalidConfig: an unknown dtype.
+        ModelIncomplete: files are missing or cut.
+        UnsupportedModel: an architecture that transformers has no causal language model for.
+        TrustRequired: it ships its own Python code.
+        InsufficientMemory: the device is full.
+    """
+    config = read_config(folder)
+    check_config(config, place=str(folder), trust_remote_code=trust_remote_code)
+    weights = weight_files(folder, trust_remote_code=trust_remote_code)
+    arguments: dict[str, Any] = {
+        "dtype": DTYPES[dtype_for(dtype, device)],
+        "attn_implementation": attention,
+        "trust_remote_code": trust_remote_code,
+        "use_safetensors": weights[0].suffix == ".safetensors",
+        "local_files_only": True,
+    }
+    if not device.startswith("cpu") and importlib.util.find_spec("accelerate") is not None:
+        arguments["device_map"] = {"": device}  # straight onto the device, without a detour through host memory
+    try:
+        model = _from_pretrained(folder, arguments)
+        return model.to(device).eval().requires_grad_(False)
+    except torch.OutOfMemoryError as error:
+        raise InsufficientMemory(f"{folder.name} does not fit on {device}: {error}. Use a smaller model or dtype.") from error
+
+
+def _from_pretrained(folder: Path, arguments: dict[str, Any]) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    logging.disable_progress_bar()  # the engine's log is no terminal
+    try:
+        return AutoModelForCausalLM.from_pretrained(str(folder), **arguments)
+    except (ValueError, KeyError, AttributeError, ImportError) as error:
+        raise _explained(folder, error) from error
+    except OSError as error:
+        raise ModelIncomplete(f"{folder} cannot be loaded: {str(error).splitlines()[0]} Copy the model again.") from error
+
+
+def _explained(folder: Path, error: Exception) -> Exception:
+    text = (str(error).splitlines() or [type(error).__name__])[0]
+    if "trust_remote_code" in str(error):
+        return TrustRequired(f"{folder} ships its own Python code; read it, and pass trust_remote_code=True to run it.")
+    return UnsupportedModel(
+        f"transformers cannot load {folder} as a causal language model: {text} Upgrade transformers if the model is newer, or name another."
     )
-    return model.eval().requires_grad_(False)

@@ -36,13 +36,23 @@ def fetch(ref: ModelRef) -> Path:
     raise InvalidModelUri(f"The model {ref.uri!r} has no files to fetch.")
 
 
-def _hub(ref: ModelRef) -> Path:
-    commit = str(ref.revision)
-    target = cache.entry(ref.name, commit)
+def present(ref: ModelRef) -> Path | None:
+    """The model's folder on this host if it is there already; fetches nothing."""
+    if ref.kind == "fake":
+        return None
+    if ref.kind == "folder":
+        target = Path(ref.location)
+    else:
+        target = cache.entry(ref.name, str(ref.revision) if ref.kind == "hub" else ref.fingerprint)
     if target.is_dir():
         return target
-    return hub.existing(ref.location, commit) or cache.build_once(
-        target, lambda folder: hub.download(ref.location, commit, folder)
+    return hub.existing(ref.location, str(ref.revision)) if ref.kind == "hub" else None
+
+
+def _hub(ref: ModelRef) -> Path:
+    commit = str(ref.revision)
+    return present(ref) or cache.build_once(
+        cache.entry(ref.name, commit), lambda folder: hub.download(ref.location, commit, folder)
     )
 
 
