@@ -1,0 +1,97 @@
+"""Answers that need no request: those in the result table, and those that a dead run had staged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as sql
+
+from sparkinfer.schema import result_fields
+from sparkinfer.sink.base import Sink, TableFacts
+from sparkinfer.udf.input_hash import quoted
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from sparkinfer.job.spec import JobSpec
+
+#: Where an answer came from: asked by this run, staged by an earlier one, or in the table.
+ASKED, HARVESTED, REUSED = "asked", "harvested", "reused"
+ANSWER = "__answer"
+ORIGIN = "__origin"
+
+
+class KnownAnswers:
+    """Answers under this job's config_hash, by input_hash.
+
+    Args:
+        spark: the session.
+        sink: the result table.
+        snapshot: at which version it is read.
+        harvest: folders of answers that earlier runs completed.
+        spec: of the job.
+        config_hash: whose answers.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        sink: Sink,
+        snapshot: TableFacts,
+        harvest: Sequence[str],
+        spec: JobSpec,
+        config_hash: str,
+    ) -> None:
+        self._spark = spark
+        self._sink = sink
+        self._snapshot = snapshot
+        self._harvest = list(harvest)
+        self._spec = spec
+        self._config_hash = config_hash
+
+    def of_bucket(self, bucket: int, inputs: DataFrame) -> DataFrame | None:
+        """Answers to some inputs, one an input; None where there can be none.
+
+        Args:
+            bucket: where the inputs are from.
+            inputs: with the column ``input_hash``.
+
+        Returns:
+            Columns ``input_hash``, the answer as a struct, and its origin.
+        """
+        parts = []
+        if not self._snapshot.is_empty:
+            parts.append(self._in_table(bucket))
+        folders = [path for path in self._harvest if path.endswith(f"/bucket={bucket}")]
+        if folders:
+            parts.append(self._in_folders(folders))
+        if not parts:
+            return None
+        wanted = inputs.select("input_hash").distinct()
+        together = reduce(lambda a, b: a.unionByName(b), parts).join(wanted, "input_hash", "left_semi")
+        best = sql.max_by(sql.struct(ANSWER, ORIGIN), sql.col(ORIGIN))  # "reused" > "harvested"
+        chosen = together.groupBy("input_hash").agg(best.alias("best"))
+        return chosen.select("input_hash", sql.col(f"best.{ANSWER}"), sql.col(f"best.{ORIGIN}"))
+
+    def _in_table(self, bucket: int) -> DataFrame:
+        """Good answers of the table; the bucket lets Delta skip the files of the others."""
+        is_good = (
+            (sql.col("bucket") == bucket)
+            & (sql.col("config_hash") == self._config_hash)
+            & sql.col("error_code").isNull()
+            & (sql.col("finish_reason") != "skipped")
+        )
+        fields = [
+            quoted(self._spec.output if f.column == "result" else f.column).alias(f.name)
+            for f in result_fields(logprobs=self._spec.logprobs)
+        ]
+        rows = self._sink.rows(self._snapshot.version).where(is_good)
+        return rows.select("input_hash", sql.struct(*fields).alias(ANSWER), sql.lit(REUSED).alias(ORIGIN))
+
+    def _in_folders(self, folders: Sequence[str]) -> DataFrame:
+        """Answers of dead runs; failed ones too, unless this job asks failed rows again."""
+        rows = self._spark.read.parquet(*folders).select("input_hash", ANSWER, sql.lit(HARVESTED).alias(ORIGIN))
+        return rows.where(sql.col(f"{ANSWER}.errorCode").isNull()) if self._spec.retry_failed else rows

@@ -1,0 +1,205 @@
+"""One bucket after the other: pending rows staged once, distinct inputs answered, answers joined back, rows counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import Window
+from pyspark.sql import functions as sql
+
+from sparkinfer.errors import RowCountMismatch
+from sparkinfer.job import pending as p
+from sparkinfer.job.answers import ANSWER, ASKED, ORIGIN, REUSED, KnownAnswers
+from sparkinfer.job.commit import StagedBucket
+from sparkinfer.job.counts import Counts
+from sparkinfer.job.failures import translated
+from sparkinfer.job.spec import JobSpec
+from sparkinfer.job.staging import Staging
+from sparkinfer.schema import result_fields
+from sparkinfer.sink.base import Sink, StagedRows, TableFacts
+from sparkinfer.udf.input_hash import quoted
+from sparkinfer.udf.resolve import ResolvedUdf
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+#: Tasks of a bucket grow with its rows from one a slot to this many, so that the last ones end together.
+_TASKS_PER_SLOT = 3
+_ROWS_PER_TASK = 2000
+SAMPLE_ROWS = 20
+_PAID = "__paid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunks:
+    """The Spark work of a job, bucket by bucket. Several threads may call it, each for its own bucket.
+
+    Attributes:
+        spark: the session.
+        spec: what is read and written.
+        udf: the pinned recipe, with the progress folder.
+        deterministic: whether Spark may take the UDF for deterministic.
+        staging: the run's folder.
+        buckets: into how many the table is cut.
+        slots: tasks that run at once.
+        run_id: of this run.
+        columns: of the result table, in order.
+    """
+
+    spark: SparkSession
+    spec: JobSpec
+    udf: ResolvedUdf
+    deterministic: bool
+    staging: Staging
+    buckets: int
+    slots: int
+    run_id: str
+    columns: tuple[str, ...]
+
+    def stage_pending(self, states: DataFrame) -> dict[int, int]:
+        """Write the pending rows down, cut into buckets and sorted by length inside.
+
+        Returns:
+            Rows of each bucket that has some.
+        """
+        open_rows = states.where(sql.col(p.STATE).isin(p.NEW, p.REPLACE)).drop(p.NULL_KEY)
+        cut = open_rows.withColumn("bucket", p.bucket_column(self.buckets))
+        folder = self.staging.folder("pending")
+        with translated("Staging the pending rows", place=folder):
+            ordered = cut.repartition(self.buckets, "bucket").sortWithinPartitions("bucket", p.LENGTH)
+            ordered.write.partitionBy("bucket").parquet(folder)
+            counted = self.spark.read.parquet(folder).groupBy("bucket").count().collect()
+        return {row["bucket"]: row["count"] for row in sorted(counted)}
+
+    def answer(self, bucket: int, rows: int, known: KnownAnswers) -> StagedBucket:
+        """Ask for the distinct inputs of a bucket that are not known, and stage its finished rows.
+
+        Raises:
+            RowCountMismatch: rows out differ from rows in.
+            HostError, ModelError: the engine could not be had.
+        """
+        with translated(f"Inference of bucket {bucket}", place=self.staging.path):
+            waiting = self.spark.read.parquet(self.staging.folder("pending", bucket))
+            answered = known.of_bucket(bucket, waiting)
+            self._ask(bucket, rows, waiting, answered)
+            staged = self._join_back(bucket, waiting, answered)
+        if staged.counts.rows != rows:
+            raise RowCountMismatch(
+                f"Bucket {bucket}: {rows} rows went in and {staged.counts.rows} came out; nothing of it was committed. This is a "
+                f"bug of sparkinfer; what was staged stays in {self.staging.path}."
+            )
+        return staged
+
+    def restage(self, sink: Sink, staged: StagedBucket, snapshot: TableFacts) -> StagedBucket:
+        """The rows of a staged bucket that a newer table does not have, staged again."""
+        with translated(f"Comparing bucket {staged.bucket} with the table", place=self.staging.path):
+            rows = self.spark.read.parquet(staged.rows.path).drop(p.STATE)
+            config_hash = self.udf.task.config_hash
+            states = p.with_state(rows, sink.rows(snapshot.version), spec=self.spec, config_hash=config_hash)
+            left = states.where(sql.col(p.STATE).isin(p.NEW, p.REPLACE))
+            return self._stage(left, staged.bucket, f"rows-{snapshot.version}")
+
+    def samples(self, staged: StagedBucket, *, rows: int = SAMPLE_ROWS) -> tuple[dict[str, Any], ...]:
+        """A few finished rows: key, kept columns and answer as text, for the tracker."""
+        shown = (*self.spec.kept, self.spec.output, "error_code", "finish_reason")
+        frame = self.spark.read.parquet(staged.rows.path).select([quoted(name).cast("string").alias(name) for name in shown])
+        return tuple(row.asDict() for row in frame.limit(rows).collect())
+
+    def _ask(self, bucket: int, rows: int, waiting: DataFrame, answered: DataFrame | None) -> None:
+        """Answer each distinct input once; nothing is asked where everything is known."""
+        if answered is not None:
+            waiting = waiting.join(answered.select("input_hash"), "input_hash", "left_anti")
+        # An explicit number of partitions, so that adaptive execution does not put all rows into one task; by hash, so that a
+        # task that is retried gets the rows it had.
+        spread = waiting.repartition(self._tasks(rows), "input_hash").dropDuplicates(["input_hash"])
+        arguments = [sql.col(p.argument_column(i)) for i in range(len(self.spec.arguments))]
+        params = None if self.spec.params is None else sql.col(p.PARAMS_COLUMN)
+        answer = self.udf.struct_column(arguments, params=params, deterministic=self.deterministic, reads_all=True)
+        asked = spread.sortWithinPartitions(p.LENGTH).select("input_hash", answer.alias(ANSWER))
+        asked.write.parquet(self.staging.folder("answers", bucket))
+
+    def _join_back(self, bucket: int, waiting: DataFrame, answered: DataFrame | None) -> StagedBucket:
+        asked = self.spark.read.parquet(self.staging.folder("answers", bucket)).withColumn(ORIGIN, sql.lit(ASKED))
+        answers = asked if answered is None else asked.unionByName(answered)
+        first = sql.row_number().over(Window.partitionBy("input_hash").orderBy("row_key")) == 1
+        joined = waiting.join(answers, "input_hash", "left").withColumn(_PAID, first & (sql.col(ORIGIN) != REUSED))
+        values = {
+            **{name: quoted(name) for name in self.spec.kept},
+            **self._answer_values(),
+            "row_key": sql.col("row_key"),
+            "run_id": sql.lit(self.run_id),
+            "bucket": sql.lit(bucket),
+        }
+        ordered = [values[name].alias(name) for name in self.columns]
+        return self._stage(joined.select(*ordered, p.STATE, ORIGIN, _PAID), bucket, "rows")
+
+    def _answer_values(self) -> dict[str, Column]:
+        """The struct's fields as columns of the table; twins and reused answers count no attempt."""
+        values = {}
+        for field in result_fields(logprobs=self.spec.logprobs):
+            value = sql.col(f"{ANSWER}.{field.name}")
+            if field.name == "attempts":
+                value = sql.when(sql.col(_PAID), value).otherwise(sql.lit(0))
+            name = self.spec.output if field.column == "result" else field.column
+            values[name] = sql.col("input_hash") if field.name == "input_hash" else value
+        return values
+
+    def _stage(self, rows: DataFrame, bucket: int, part: str) -> StagedBucket:
+        folder = self.staging.folder(part, bucket)
+        rows.write.mode("overwrite").parquet(folder)
+        counts = self._count(self.spark.read.parquet(folder), bucket)
+        return StagedBucket(bucket=bucket, rows=StagedRows(path=folder, columns=self.columns), counts=counts)
+
+    def _count(self, staged: DataFrame, bucket: int) -> Counts:
+        """Count what was really written, by error code."""
+        is_skipped = sql.col("finish_reason") == "skipped"
+        key = sql.concat_ws(", ", *(quoted(name).cast("string") for name in self.spec.key)) if self.spec.key else sql.col("row_key")
+        by_code = staged.groupBy("error_code").agg(
+            sql.count(sql.lit(1)).alias("rows"),
+            sql.count(sql.when(sql.col(ORIGIN).isNull(), 1)).alias("lost"),
+            sql.count(sql.when(is_skipped, 1)).alias("skipped"),
+            sql.count(sql.when((sql.col(ORIGIN) == REUSED), 1)).alias("reused"),
+            sql.count(sql.when(sql.col(_PAID) & (sql.col(ORIGIN) == ASKED) & ~is_skipped, 1)).alias("requests"),
+            sql.count(sql.when(sql.col(p.STATE) == p.REPLACE, 1)).alias("replaces"),
+            *(_sum(name).alias(name) for name in ("prompt_tokens", "completion_tokens")),
+            *(_sum(name, sql.col(_PAID)).alias(f"paid_{name}") for name in ("prompt_tokens", "completion_tokens")),
+            sql.min(sql.struct(key.alias("key"), "input_hash")).alias("example"),
+        )
+        counts = Counts()
+        for row in by_code.collect():
+            if row["lost"]:
+                raise RowCountMismatch(
+                    f"Bucket {bucket}: {row['lost']} rows got no answer; nothing of it was committed. This is a bug of sparkinfer; "
+                    f"what was staged stays in {self.staging.path}."
+                )
+            counts += _counts_of(row.asDict(recursive=True))
+        return counts
+
+    def _tasks(self, rows: int) -> int:
+        return max(1, min(rows, max(self.slots, min(self.slots * _TASKS_PER_SLOT, rows // _ROWS_PER_TASK))))
+
+
+def slot_count(spark: SparkSession) -> int:
+    """Tasks that run at once: how many partitions Spark gives a range by default (works over Connect)."""
+    return max(1, spark.range(1 << 16).select(sql.spark_partition_id().alias("p")).distinct().count())
+
+
+def bucket_number(rows: int) -> int:
+    """Into how many buckets a new table is cut: small jobs commit every few hundred rows, large ones a few hundred times."""
+    return max(1, min(16, rows // 250), min(256, rows // 50_000))
+
+
+def _sum(name: str, condition: Column | None = None) -> Column:
+    value = sql.col(name) if condition is None else sql.when(condition, sql.col(name))
+    return sql.coalesce(sql.sum(value), sql.lit(0))
+
+
+def _counts_of(row: dict[str, Any]) -> Counts:
+    values: dict[str, Any] = {name: row[name] for name in Counts().numbers() if name in row}
+    code, example = row["error_code"], row["example"]
+    if code is not None:
+        values["failed"] = row["rows"]
+        values["failures"] = {code: row["rows"]}
+        values["example"] = (code, example["key"], example["input_hash"])
+    return Counts(**values)

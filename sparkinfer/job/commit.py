@@ -1,0 +1,133 @@
+"""The ordered committer: one bucket after the other, each a compare-and-set that is looked for afterwards.
+
+It knows no Spark and no model: staged rows come in, a version of the table comes out. Whatever goes wrong here, no request
+is made again; the staged rows are compared with the table anew and committed once more.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sparkinfer.errors import CommitConflict, CommitFailed, SparkInferError
+from sparkinfer.job.counts import Counts
+from sparkinfer.sink.base import Commit, Sink, StagedRows, TableFacts
+
+_LOG = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 12
+_FIRST_PAUSE_S = 0.2
+_LONGEST_PAUSE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedBucket:
+    """One bucket's finished rows, in a folder, counted."""
+
+    bucket: int
+    rows: StagedRows
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """What became of a bucket: the version it made (None: nothing was left to write) and the rows in it."""
+
+    bucket: int
+    version: int | None
+    counts: Counts
+    attempts: int
+
+
+class Committer:
+    """Commits staged buckets into one table.
+
+    Args:
+        sink: the table.
+        snapshot: the table as it was when the pending rows were computed.
+        merge_keys: where an older row and the one that replaces it are equal.
+        metadata: goes beside each commit; holds ``run_id``.
+        restage: the rows of a staged bucket that a newer table does not have yet, staged and counted again.
+    """
+
+    def __init__(
+        self,
+        sink: Sink,
+        *,
+        snapshot: TableFacts,
+        merge_keys: Sequence[str],
+        metadata: Mapping[str, Any],
+        restage: Callable[[StagedBucket, TableFacts], StagedBucket],
+        pause: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._sink = sink
+        self._snapshot = snapshot
+        self._merge_keys = tuple(merge_keys)
+        self._metadata = dict(metadata)
+        self._restage = restage
+        self._pause = pause
+
+    def commit(self, staged: StagedBucket) -> Committed:
+        """Write one bucket, however often that takes.
+
+        Raises:
+            PermissionDenied, DiskFull: the place cannot be written.
+            CommitFailed: it failed for good, or lost too often against other writers.
+        """
+        snapshot = self._snapshot
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            if staged.counts.rows == 0:
+                return Committed(bucket=staged.bucket, version=None, counts=staged.counts, attempts=attempt)
+            version = self._attempt(staged, snapshot)
+            if version is not None:
+                return Committed(bucket=staged.bucket, version=version, counts=staged.counts, attempts=attempt)
+            _LOG.info("Bucket %d of %s: another writer was faster; comparing again.", staged.bucket, self._sink.table)
+            self._pause(random.uniform(0.5, 1.0) * min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt))
+            snapshot = self._newest(snapshot)
+            staged = self._restage(staged, snapshot)
+        raise CommitFailed(
+            f"Bucket {staged.bucket} of {self._sink.table} lost {MAX_ATTEMPTS} times against other writers. "
+            "Run the job again when they are done."
+        )
+
+    def _attempt(self, staged: StagedBucket, snapshot: TableFacts) -> int | None:
+        """Try once; the version made, or None where another writer was faster."""
+        commit = Commit(
+            table_id=snapshot.table_id,
+            bucket=staged.bucket,
+            sequence=snapshot.sequence(staged.bucket) + 1,
+            metadata={**self._metadata, "counts": staged.counts.numbers()},
+        )
+        try:
+            if staged.counts.replaces:
+                self._sink.merge(staged.rows, self._merge_keys, commit)
+            else:
+                self._sink.append(staged.rows, commit)
+        except CommitConflict:
+            return self._sink.find(commit)
+        except SparkInferError as error:
+            version = self._found_after(error, commit)
+            if version is None:
+                raise
+            return version
+        return self._sink.find(commit)
+
+    def _found_after(self, error: SparkInferError, commit: Commit) -> int | None:
+        """A commit may have landed although its writer raised; the history knows."""
+        try:
+            version = self._sink.find(commit)
+        except SparkInferError:
+            return None  # the first error says more
+        if version is not None:
+            _LOG.warning("Bucket %d was committed as version %d although: %s", commit.bucket, version, error)
+        return version
+
+    def _newest(self, old: TableFacts) -> TableFacts:
+        facts = self._sink.facts()
+        if facts is None or facts.table_id != old.table_id:
+            raise CommitFailed(f"{self._sink.table} was dropped or made anew while the job ran. Run the job again.")
+        return facts

@@ -1,0 +1,252 @@
+"""Where result rows go: the protocol, the facts of a table, and a sink in memory.
+
+A sink takes *staged* rows (a folder of Parquet files), never a lazy DataFrame: writing twice can then never infer twice.
+Every commit is a compare-and-set: ``app_id`` names the table and the bucket, ``sequence`` is the bucket's last one in the
+snapshot that the rows were computed from, plus one. A sink may drop a sequence that is not higher without a word (Delta
+does), so the caller asks :meth:`Sink.find` whether its commit is there.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from sparkinfer.errors import CommitConflict
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+#: Property of a result table: in how many buckets of input_hash its rows are cut.
+BUCKETS_PROPERTY = "sparkinfer.buckets"
+#: Property of a result table: the layout's version.
+VERSION_PROPERTY = "sparkinfer.version"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableColumn:
+    """One column of a result table: its name and its Spark SQL type."""
+
+    name: str
+    ddl: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableFacts:
+    """A result table at one version.
+
+    Attributes:
+        version: the snapshot that everything else here is of.
+        table_id: the table's own id; a table that was dropped and made again has another.
+        columns: in their order.
+        properties: the table's properties.
+        sequences: last committed sequence of each bucket; see :meth:`sequence`.
+        oldest: oldest version that the history still tells of; a bucket without a commit in it counts as committed there.
+    """
+
+    version: int
+    table_id: str
+    columns: tuple[TableColumn, ...]
+    properties: Mapping[str, str] = field(default_factory=dict)
+    sequences: Mapping[int, int] = field(default_factory=dict)
+    oldest: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the table was made and nothing more happened to it."""
+        return self.version == 0
+
+    def sequence(self, bucket: int) -> int:
+        """The bucket's last sequence in this snapshot.
+
+        A sequence is never higher than the version that it was committed with, so the oldest version known bounds what a
+        shortened history does not tell.
+        """
+        return self.sequences.get(bucket, self.oldest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedRows:
+    """Rows ready to be committed: a folder of Parquet files, and which of its columns go into the table."""
+
+    path: str
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """One bucket's commit and what is written beside it.
+
+    Attributes:
+        table_id: the table that the rows were computed for.
+        bucket: whose rows.
+        sequence: the bucket's last one plus one.
+        metadata: ``run_id``, model, versions of the input, counts; goes into the commit's userMetadata.
+    """
+
+    table_id: str
+    bucket: int
+    sequence: int
+    metadata: Mapping[str, Any]
+
+    @property
+    def app_id(self) -> str:
+        """What the compare-and-set is about."""
+        return f"sparkinfer:{self.table_id}:{self.bucket}"
+
+    def user_metadata(self) -> str:
+        """One JSON object."""
+        own = {"app": "sparkinfer", "bucket": self.bucket, "sequence": self.sequence}
+        return json.dumps({**self.metadata, **own}, sort_keys=True)
+
+    def is_own(self, metadata: Mapping[str, Any]) -> bool:
+        """Whether a commit with this metadata is this one."""
+        mine = {**self.metadata, "bucket": self.bucket, "sequence": self.sequence}
+        return all(metadata.get(name) == mine.get(name) for name in ("run_id", "bucket", "sequence"))
+
+
+def parse_metadata(text: str | None) -> dict[str, Any]:
+    """The userMetadata of a commit, empty where sparkinfer did not write it."""
+    try:
+        value = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) and value.get("app") == "sparkinfer" else {}
+
+
+def last_sequences(history: Sequence[tuple[int, dict[str, Any]]]) -> dict[int, int]:
+    """The highest sequence of each bucket in a history of (version, metadata)."""
+    found: dict[int, int] = {}
+    for _, metadata in history:
+        if metadata:
+            bucket = int(metadata["bucket"])
+            found[bucket] = max(found.get(bucket, 0), int(metadata["sequence"]))
+    return found
+
+
+class Sink(Protocol):
+    """One result table. Used by one thread at a time."""
+
+    writer: str
+    table: str
+
+    def facts(self) -> TableFacts | None:
+        """The table now, or None where there is none."""
+
+    def create(self, columns: Sequence[TableColumn], properties: Mapping[str, str]) -> None:
+        """Make the empty table; nothing happens where another was faster.
+
+        Raises:
+            PermissionDenied: no right to write there.
+            DiskFull: no space left.
+            CommitFailed: it cannot be made for another reason.
+        """
+
+    def rows(self, version: int) -> DataFrame:
+        """The table's rows at a version."""
+
+    def append(self, staged: StagedRows, commit: Commit) -> None:
+        """Add staged rows.
+
+        Raises:
+            CommitConflict: another writer was faster; nothing was written.
+            PermissionDenied: no right to write there; nothing was written.
+            DiskFull: no space left; nothing was written.
+            CommitFailed: anything else; whether it was written, :meth:`find` says.
+        """
+
+    def merge(self, staged: StagedRows, on: Sequence[str], commit: Commit) -> None:
+        """Put staged rows in the place of those that are equal in ``on``, and add the others. Raises as append."""
+
+    def find(self, commit: Commit) -> int | None:
+        """The version that this commit made, or None where it is not in the table's history."""
+
+
+class MemorySink:
+    """A table in this process: the public stand-in for tests and dry runs; compare-and-set as Delta has it.
+
+    Args:
+        table: its name, for messages.
+    """
+
+    writer = "memory"
+
+    def __init__(self, table: str = "memory") -> None:
+        self.table = table
+        self.commits: list[dict[str, Any]] = []
+        self._lock = threading.Lock()
+        self._columns: tuple[TableColumn, ...] | None = None
+        self._properties: dict[str, str] = {}
+        self._versions: list[pa.Table | None] = []
+
+    def facts(self) -> TableFacts | None:
+        """The table now."""
+        with self._lock:
+            if self._columns is None:
+                return None
+            history = list(enumerate(self.commits))
+            return TableFacts(
+                version=len(self._versions) - 1,
+                table_id="memory",
+                columns=self._columns,
+                properties=dict(self._properties),
+                sequences=last_sequences(history),
+            )
+
+    def create(self, columns: Sequence[TableColumn], properties: Mapping[str, str]) -> None:
+        """Make the empty table."""
+        with self._lock:
+            if self._columns is None:
+                self._columns, self._properties = tuple(columns), dict(properties)
+                self._versions.append(None)
+                self.commits.append({})
+
+    def rows(self, version: int) -> DataFrame:
+        """The table as a DataFrame of the active session."""
+        from pyspark.sql import SparkSession
+
+        session = SparkSession.active()
+        table = self._versions[version]
+        if table is None or table.num_rows == 0:
+            ddl = ", ".join(f"`{c.name}` {c.ddl}" for c in self._columns or ())
+            return session.createDataFrame([], ddl)
+        return session.createDataFrame(table)
+
+    def to_arrow(self) -> pa.Table:
+        """The newest rows."""
+        import pyarrow as pa
+
+        return self._versions[-1] if self._versions[-1] is not None else pa.table({})
+
+    def append(self, staged: StagedRows, commit: Commit) -> None:
+        """Add rows."""
+        self._write(staged, (), commit)
+
+    def merge(self, staged: StagedRows, on: Sequence[str], commit: Commit) -> None:
+        """Replace and add rows."""
+        self._write(staged, on, commit)
+
+    def find(self, commit: Commit) -> int | None:
+        """The version of this commit."""
+        with self._lock:
+            return next((v for v, metadata in enumerate(self.commits) if commit.is_own(metadata)), None)
+
+    def _write(self, staged: StagedRows, on: Sequence[str], commit: Commit) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        new = pq.read_table(staged.path, columns=list(staged.columns))
+        with self._lock:
+            last = last_sequences(list(enumerate(self.commits))).get(commit.bucket, 0)
+            if commit.sequence <= last:
+                raise CommitConflict(f"Bucket {commit.bucket} of {self.table} was committed by another writer first.")
+            old = self._versions[-1]
+            if old is not None and on:
+                replaced = {tuple(row[c] for c in on) for row in new.select(list(on)).to_pylist()}
+                keep = [tuple(row[c] for c in on) not in replaced for row in old.select(list(on)).to_pylist()]
+                old = old.filter(pa.array(keep, pa.bool_()))
+            self._versions.append(new if old is None else pa.concat_tables([old, new.select(old.column_names)]))
+            self.commits.append(json.loads(commit.user_metadata()))

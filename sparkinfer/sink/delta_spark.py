@@ -1,0 +1,173 @@
+"""A Delta table written by Spark: SQL and DataFrames only, so that Spark Connect works.
+
+What decides (docs.delta.io, idempotent writes): an append with ``txnAppId`` and ``txnVersion`` whose version is not higher
+than the last one of that id is dropped silently, before its DataFrame runs; two at the same time conflict. MERGE takes the
+two from session settings only, so it runs in a Spark session of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from sparkinfer.errors import CommitConflict, TableSchemaMismatch
+from sparkinfer.sink.base import Commit, StagedRows, TableColumn, TableFacts, last_sequences, parse_metadata
+from sparkinfer.sink.faults import first_line, job_error
+from sparkinfer.sink.location import absolute, is_path, sql_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_ABSENT = ("DELTA_MISSING_DELTA_TABLE", "TABLE_OR_VIEW_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
+#: How many of the newest commits are looked at before the whole history is.
+_RECENT = 50
+
+
+class DeltaSparkSink:
+    """One Delta table, by name or by path; see :class:`sparkinfer.sink.base.Sink`.
+
+    Args:
+        spark: a session with Delta.
+        table: table name or path.
+    """
+
+    writer = "delta-spark"
+
+    def __init__(self, spark: SparkSession, table: str) -> None:
+        self.table = absolute(table)
+        self._spark = spark
+        self._sql_name = sql_name(table)
+
+    def facts(self) -> TableFacts | None:
+        """The table now, or None; two small Spark jobs."""
+        detail = self._detail()
+        if detail is None:
+            return None
+        history = self._history()
+        version = history[0][0]
+        schema = self.rows(version).schema
+        return TableFacts(
+            version=version,
+            table_id=detail["id"],
+            columns=tuple(TableColumn(name=f.name, ddl=f.dataType.simpleString()) for f in schema),
+            properties=dict(detail["properties"] or {}),
+            sequences=last_sequences(history),
+            oldest=history[-1][0],
+        )
+
+    def create(self, columns: Sequence[TableColumn], properties: Mapping[str, str]) -> None:
+        """Make the empty table with features that every Delta reader knows."""
+        ddl = ", ".join(f"{_quoted(c.name)} {c.ddl}" for c in columns)
+        pairs = {**properties, "delta.enableDeletionVectors": "false"}
+        props = ", ".join(f"'{name}' = '{value}'" for name, value in pairs.items())
+        try:
+            self._spark.sql(f"CREATE TABLE IF NOT EXISTS {self._sql_name} ({ddl}) USING DELTA TBLPROPERTIES ({props})").collect()
+        except Exception as error:
+            found = job_error(error, table=self.table, doing="Creating the table")
+            if not isinstance(found, CommitConflict):
+                raise found from error
+
+    def rows(self, version: int) -> DataFrame:
+        """The table at a version."""
+        reader = self._spark.read.format("delta").option("versionAsOf", version)
+        return reader.load(self.table) if is_path(self.table) else reader.table(self.table)
+
+    def append(self, staged: StagedRows, commit: Commit) -> None:
+        """One idempotent append."""
+        with self._mapped(commit):
+            writer = (
+                self._spark.read.parquet(staged.path)
+                .select([_quoted(c) for c in staged.columns])
+                .write.format("delta")
+                .mode("append")
+                .option("txnAppId", commit.app_id)
+                .option("txnVersion", commit.sequence)
+                .option("userMetadata", commit.user_metadata())
+            )
+            if is_path(self.table):
+                writer.save(self.table)
+            else:
+                writer.saveAsTable(self.table)
+
+    def merge(self, staged: StagedRows, on: Sequence[str], commit: Commit) -> None:
+        """One MERGE, idempotent as an append is."""
+        condition = " AND ".join(f"t.{_quoted(c)} = s.{_quoted(c)}" for c in on)
+        source = f"SELECT {', '.join(map(_quoted, staged.columns))} FROM {sql_name(staged.path, provider='parquet')}"  # noqa: S608 - quoted names
+        statement = (
+            f"MERGE INTO {self._sql_name} AS t USING ({source}) AS s ON {condition} "
+            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        )
+        settings = {
+            "spark.databricks.delta.write.txnAppId": commit.app_id,
+            "spark.databricks.delta.write.txnVersion": str(commit.sequence),
+            "spark.databricks.delta.commitInfo.userMetadata": commit.user_metadata(),
+        }
+        with self._mapped(commit), _session_with(self._spark, settings) as session:
+            session.sql(statement).collect()
+
+    def find(self, commit: Commit) -> int | None:
+        """Look at the newest commits first, then at all."""
+        for limit in (_RECENT, None):
+            history = self._history(limit)
+            for version, metadata in history:
+                if commit.is_own(metadata):
+                    return version
+            if limit is not None and len(history) < limit:
+                return None
+        return None
+
+    def _detail(self) -> Any | None:
+        try:
+            detail = self._spark.sql(f"DESCRIBE DETAIL {self._sql_name}").collect()[0]
+        except Exception as error:
+            if any(code in str(error) for code in _ABSENT):
+                return None
+            raise job_error(error, table=self.table, doing="Reading the table") from error
+        if detail["format"] != "delta":
+            raise TableSchemaMismatch(f"{self.table} is a table of format {detail['format']}, not Delta. Name another table.")
+        return detail
+
+    def _history(self, limit: int | None = None) -> list[tuple[int, dict[str, Any]]]:
+        """(version, our metadata or {}) of the commits, newest first."""
+        clause = f" LIMIT {limit}" if limit is not None else ""
+        history = self._spark.sql(f"DESCRIBE HISTORY {self._sql_name}{clause}").select("version", "userMetadata").collect()
+        return sorted(((int(r["version"]), parse_metadata(r["userMetadata"])) for r in history), key=lambda h: -h[0])
+
+    @contextmanager
+    def _mapped(self, commit: Commit) -> Iterator[None]:
+        """Errors of Spark as ours."""
+        try:
+            yield
+        except Exception as error:
+            raise job_error(error, table=self.table, doing=f"Committing bucket {commit.bucket}") from error
+
+
+def has_delta(spark: SparkSession) -> bool:
+    """Whether this session can write Delta: asks for a table that is not there and reads the error."""
+    try:
+        spark.sql("DESCRIBE HISTORY delta.`/sparkinfer/no/such/table`").collect()
+    except Exception as error:  # every kind of "no" is an answer here
+        return "DELTA_" in first_line(error) and "DELTA_CONFIGURE_SPARK_SESSION" not in first_line(error)
+    return True
+
+
+@contextmanager
+def _session_with(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session of its own with these settings; where Connect has no newSession, this one with them for a while."""
+    try:
+        session = spark.newSession()
+    except Exception:  # NOT_IMPLEMENTED over Connect before Spark 4.1
+        session = spark
+    before = {name: session.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            session.conf.set(name, value)
+        yield session
+    finally:
+        for name, old in before.items():
+            session.conf.unset(name) if old is None else session.conf.set(name, old)
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
