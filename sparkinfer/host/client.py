@@ -15,11 +15,14 @@ from sparkinfer.errors import EngineDied, EngineTimeout, HostError, SparkInferEr
 from sparkinfer.host import frames
 from sparkinfer.host.channel import Channel
 from sparkinfer.host.election import RunningEngine, elect
+from sparkinfer.host.lineage import ProcessMark
 from sparkinfer.host.place import Place
 from sparkinfer.types import Completion, Request
 
 _LOG = logging.getLogger(__name__)
 _HELLO_TIMEOUT = 30.0
+#: Seconds that a killed process may take until it is gone.
+_DYING = 1.0
 #: Hang-ups in a row without a completion and without a death of the engine, after which something else is wrong.
 _MAX_HANGUPS = 5
 
@@ -117,7 +120,7 @@ class SharedClient:
 
     def _count_hangup(self) -> None:
         """Rows of a dead engine are asked for once more; rows of a living one were merely interrupted."""
-        if not self._line.engine.mark.is_alive():
+        if _has_ended(self._line.engine.mark):
             _LOG.warning("The engine died; %d rows are asked for again.", len(self._missing))
             self._attempts.update(self._missing.keys())
             return
@@ -228,6 +231,16 @@ def greet(engine: RunningEngine, hello: dict[str, object]) -> Channel:
         channel.close()
         raise
     return channel
+
+
+def _has_ended(mark: ProcessMark) -> bool:
+    """Whether the process is gone; its sockets close a little before it is."""
+    deadline = time.monotonic() + _DYING
+    while mark.is_alive():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
 
 
 def _error_of(message: dict[str, object]) -> SparkInferError:

@@ -14,6 +14,8 @@ from sparkinfer.host.work import Work, noise_key
 
 Emit = Callable[[list[tuple[Work, TokenOutput]]], None]
 _Command = Callable[[], None]
+#: Seconds after which the counters that other threads read are renewed while the engine is busy.
+_STATS_AGE = 0.2
 #: Seconds to wait for more rows when a step gave nothing because its batch is still being filled.
 _FILLING = 0.001
 
@@ -44,7 +46,9 @@ class EngineLoop(threading.Thread):
         self._journaled: list[int] = []
         self._finished = 0
         self._stopping = False
+        self._stats_time = 0.0
         self.stepping_since: float | None = None
+        self.stats: dict[str, float] = engine.stats()
 
     def add(self, work: Work) -> None:
         """Queue prepared work."""
@@ -64,8 +68,8 @@ class EngineLoop(threading.Thread):
 
     @property
     def num_waiting(self) -> int:
-        """Rows held back or inside, not yet run."""
-        return len(self._waiting) + sum(1 for work in list(self._inside.values()) if work.began is None)
+        """Rows that are prepared and not being run."""
+        return max(0, len(self._waiting) + len(self._inside) - len(self._journaled))
 
     @property
     def num_running(self) -> int:
@@ -87,6 +91,9 @@ class EngineLoop(threading.Thread):
 
     def _obey(self) -> None:
         is_idle = not self._engine.has_work() and not self._waiting
+        if is_idle or time.monotonic() - self._stats_time > _STATS_AGE:
+            self.stats = self._engine.stats()  # a copy: the engine itself is this thread's alone
+            self._stats_time = time.monotonic()
         for command in self._next_commands(block=is_idle):
             command()
 
@@ -126,7 +133,7 @@ class EngineLoop(threading.Thread):
                 self._leave(output.request_id)
 
     def _note_running(self) -> None:
-        running = [i for i in self._engine.running_ids() if i in self._inside] or list(self._inside)
+        running = [i for i in self._engine.running_ids() if i in self._inside]
         if running == self._journaled:
             return
         self._journaled = running

@@ -14,7 +14,7 @@ def local_folder(spec: EngineSpec) -> Path | None:
     """The model's files on this host, fetched where needed; None for the fake, which has none."""
     if spec.model.kind == "fake":
         return None
-    from sparkinfer.model.loading import fetch
+    from sparkinfer.model import fetch  # the fake must not pay for the model layer
 
     return fetch(spec.model)
 

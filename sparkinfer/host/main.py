@@ -28,7 +28,7 @@ from sparkinfer.host.restart import Deaths, Trial
 from sparkinfer.host.server import Server
 from sparkinfer.host.service import Service
 from sparkinfer.host.status import READY, STARTING, Status, log_tail
-from sparkinfer.host.watch import LifeWatch
+from sparkinfer.host.watch import End, LifeWatch
 
 _LOG = logging.getLogger("sparkinfer.engine")
 _TICK = 0.2
@@ -66,10 +66,10 @@ def main(arguments: list[str]) -> int:
         status.failed(_as_error(error, recipe.log), time=time.monotonic()).save(folder.status)
         return 1
     replace(status, state=READY, time=time.monotonic()).save(folder.status)
-    reason = _wait_for_end(watch, folder, parts.server)
-    _LOG.info("Ends: %s.", reason)
+    end = _wait_for_end(watch, folder, parts.server)
+    _LOG.info("Ends: %s.", end.reason)
     threading.Timer(_GRACE, os._exit, (0,)).start()
-    _clean(folder, recipe, keeps_memo=recipe.leaves_memo and "folder" not in reason)
+    _clean(folder, recipe, keeps_memo=recipe.leaves_memo and not end.executor_is_gone)
     parts.service.stop()
     return 0
 
@@ -144,8 +144,8 @@ def _end_early_with(watch: LifeWatch, folder: EngineFolder, recipe: Recipe) -> N
 
     def look() -> None:
         while Status.load(folder.status) is None or _is_starting(folder):
-            if (reason := watch.reason(idle_s=0.0)) is not None:
-                _LOG.info("Ends while it starts: %s.", reason)
+            if (end := watch.end(idle_s=0.0)) is not None:
+                _LOG.info("Ends while it starts: %s.", end.reason)
                 _clean(folder, recipe, keeps_memo=False)
                 os._exit(0)
             time.sleep(_TICK)
@@ -158,7 +158,7 @@ def _is_starting(folder: EngineFolder) -> bool:
     return status is not None and status.state == STARTING
 
 
-def _wait_for_end(watch: LifeWatch, folder: EngineFolder, server: Server) -> str:
+def _wait_for_end(watch: LifeWatch, folder: EngineFolder, server: Server) -> End:
     told = threading.Event()
 
     def leave(_signal: int, _frame: FrameType | None) -> None:
@@ -169,10 +169,10 @@ def _wait_for_end(watch: LifeWatch, folder: EngineFolder, server: Server) -> str
         if not watch.has_owner:
             watch.watch(load_owner(folder))
         if server.is_dismissed:
-            return "another engine needs the memory"
-        if (reason := watch.reason(server.idle_s)) is not None:
-            return reason
-    return "SIGTERM"
+            return End("another engine needs the memory", executor_is_gone=False)
+        if (end := watch.end(server.idle_s)) is not None:
+            return end
+    return End("SIGTERM", executor_is_gone=False)
 
 
 def _clean(folder: EngineFolder, recipe: Recipe, *, keeps_memo: bool) -> None:

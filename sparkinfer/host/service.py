@@ -139,18 +139,17 @@ class Service:
 
     def gauges(self) -> dict[str, float]:
         """What the engine does just now."""
-        stats = self._engine.stats()
         return {
             "waiting": self.loop.num_waiting,
             "running": self.loop.num_running,
-            "blocks_free": stats.get("blocks_free", 0),
+            "blocks_free": self.loop.stats.get("blocks_free", 0),
         }
 
     def stats(self) -> dict[str, float]:
         """Counters since the load: rows, memo_hits, twins, clients, and the engine's own (requests, steps, tokens ...)."""
         with self._lock:
             counts = {**self._counts, "clients": len(self._sessions), "in_flight": len(self._works)}
-        return {**self._engine.stats(), **self.gauges(), **counts}
+        return {**self.loop.stats, **self.gauges(), **counts}
 
     def _place(self, session: Session, request: Request, attempt: int) -> Completion | None:
         """The answer where it is known; else the row waits with its twin or as new work. Called with the lock held."""

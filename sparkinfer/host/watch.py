@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from sparkinfer.host.lineage import ProcessMark, open_pidfd, pidfd_ended
 from sparkinfer.host.place import Place, here
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Why an engine ends, and whether its executor is gone (then nothing may stay) or only this engine is unwanted."""
+
+    reason: str
+    executor_is_gone: bool
 
 
 class OwnerWatch:
@@ -57,15 +66,19 @@ class LifeWatch:
         return self._owner is not None
 
 
-    def reason(self, idle_s: float) -> str | None:
-        """Why to end now, or None."""
+    def end(self, idle_s: float) -> End | None:
+        """Why to end now, or None.
+
+        Args:
+            idle_s: seconds that there has been no client.
+        """
         if self._owner is not None and self._owner.has_ended():
-            return f"its executor (pid {self._owner.owner.pid}) has ended"
+            return End(f"its executor (pid {self._owner.owner.pid}) has ended", executor_is_gone=True)
         gone = next((folder for folder in self._folders if not folder.is_dir()), None)
         if gone is not None:
-            return f"the folder {gone} is gone"
+            return End(f"the folder {gone} is gone", executor_is_gone=True)
         if idle_s > self._idle_timeout_s:
-            return f"no client for {self._idle_timeout_s:.0f} s"
+            return End(f"no client for {self._idle_timeout_s:.0f} s", executor_is_gone=False)
         return None
 
 

@@ -1,0 +1,221 @@
+"""The engine process seen from its clients. Real processes of the fake model."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from sparkinfer.config.settings import EngineSettings
+from sparkinfer.errors import EngineStartFailed, SparkInferError
+from sparkinfer.host import frames
+from sparkinfer.host.client import greet
+from sparkinfer.host.election import RunningEngine
+from sparkinfer.host.place import Place
+from sparkinfer.host.running import metrics, running_engines
+from sparkinfer.types import FinishReason, SamplingParams
+from tests.support.engines import TASK, connect, drain, engine_pid, engine_pids, events, eventually, fake_spec, row
+
+
+def test_many_first_tasks_at_once_load_one_engine(place: Place, log: Path) -> None:
+    spec = fake_spec(log=log, load_ms=300)
+    start = threading.Barrier(8)
+
+    def task(number: int) -> int:
+        start.wait()
+        client = connect(spec)
+        client.submit([row(number * 100 + i) for i in range(20)])
+        answers = drain(client, 20)
+        client.close()
+        return len(answers)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert sum(pool.map(task, range(8))) == 160
+    assert len(events(log, "load")) == 1
+    assert len(events(log, "request")) == 160
+
+
+def test_equal_inputs_are_run_once_and_answered_alike(place: Place, log: Path) -> None:
+    client, other = connect(fake_spec(log=log, step_ms=50)), connect(fake_spec(log=log, step_ms=50))
+    client.submit([row(1, "same"), row(2, "same"), row(3, "different")])
+    other.submit([row(9, "same")])
+    first, twin = drain(client, 3), drain(other, 1)
+    client.submit([row(4, "same")])  # later: from the memo
+    again = drain(client, 1)
+    assert len(events(log, "request")) == 2
+    assert first[1] == replace(first[2], row=1) == replace(twin[9], row=1) == replace(again[4], row=1)
+    (counters,) = metrics()
+    assert (counters["loads"], counters["requests"], counters["memo_hits"], counters["twins"]) == (1, 2, 1, 2)
+    client.close()
+    other.close()
+
+
+def test_without_a_seed_equal_inputs_are_drawn_anew(place: Place, log: Path) -> None:
+    task = replace(TASK, sampling=SamplingParams(temperature=1.0, seed=None))
+    client = connect(fake_spec(log=log), task)
+    client.submit([row(number, "same") for number in range(4)])
+    drain(client, 4)
+    client.close()
+    assert len({event["noise_key"] for event in events(log, "request")}) == 4
+
+
+def test_with_a_seed_the_noise_is_the_inputs_own(place: Place, log: Path) -> None:
+    for seed in (1, 2):
+        client = connect(fake_spec(log=log), replace(TASK, sampling=SamplingParams(temperature=1.0, seed=seed), config_hash=str(seed)))
+        client.submit([row(1, "a"), row(2, "b")])
+        drain(client, 2)
+        client.close()
+    assert len({event["noise_key"] for event in events(log, "request")}) == 4
+    assert len(events(log, "load")) == 1
+
+
+def test_a_failing_row_is_data_and_the_others_go_on(place: Place, log: Path) -> None:
+    client = connect(fake_spec(log=log, fail="broken", garbage="strange"))
+    client.submit([*(row(number) for number in range(50)), row(50, "broken"), row(51, "strange")])
+    answers = drain(client, 52)
+    assert [a.row for a in answers.values() if not a.ok] == [50]
+    assert (answers[50].error_code, answers[50].finish_reason) == ("INFERENCE_FAILED", FinishReason.ERROR)
+    assert answers[51].ok
+    assert "\ufffd" in str(answers[51].result)
+    client.submit([row(53, "broken")])  # trying again can help: that is not remembered
+    drain(client, 1)
+    assert sum("broken" in str(event["prompt"]) for event in events(log, "request")) == 2
+    client.close()
+
+
+def test_a_row_that_cannot_be_a_prompt_never_reaches_the_engine(place: Place, log: Path) -> None:
+    client = connect(fake_spec(log=log, context=200), replace(TASK, sampling=SamplingParams(max_tokens=16)))
+    client.submit([row(1, "x" * 5000), replace(row(2), params_json='{"no_such": 1}'), row(3)])
+    answers = drain(client, 3)
+    assert {number: answer.error_code for number, answer in answers.items()} == {
+        1: "PROMPT_TOO_LONG",
+        2: "INVALID_PARAMS",
+        3: None,
+    }
+    client.close()
+    assert len(events(log, "request")) == 1
+
+
+def test_what_only_a_gone_client_wanted_is_dropped(place: Place, log: Path) -> None:
+    spec = fake_spec(log=log, step_ms=400, settings=EngineSettings(batch_timeout_ms=0, max_batch_size=1))
+    client, other = connect(spec), connect(spec)
+    client.submit([row(number) for number in range(30)])
+    other.submit([row(1, "row 29")])  # of these it wants one
+    client.close()
+    assert drain(other, 1)[1].ok
+    assert len(events(log, "request")) < 10
+    other.close()
+
+
+@pytest.mark.parametrize("num_clients", [1, 4])
+def test_every_waiting_client_gets_the_engines_own_error(place: Place, num_clients: int) -> None:
+    spec = fake_spec(load_error="no such weights", load_ms=500)
+
+    def attempt(_: int) -> str:
+        with pytest.raises(SparkInferError) as caught:
+            connect(spec)
+        assert isinstance(caught.value, EngineStartFailed)
+        return str(caught.value)
+
+    with ThreadPoolExecutor(num_clients) as pool:
+        messages = list(pool.map(attempt, range(num_clients)))
+    assert all("no such weights" in message for message in messages)
+    assert engine_pids(place.folder) == []
+
+
+def test_a_killed_engine_is_started_again_and_its_rows_are_asked_for_again(place: Place, log: Path) -> None:
+    spec = fake_spec(log=log, step_ms=150, settings=EngineSettings(batch_timeout_ms=0, max_batch_size=10))
+    client = connect(spec)
+    client.submit([row(number) for number in range(60)])
+    answers = {c.row: c for c in _first(client)}
+    os.kill(engine_pid(place), signal.SIGKILL)
+    answers |= drain(client, 60 - len(answers))
+    assert sorted(answers) == list(range(60))
+    assert all(answer.ok for answer in answers.values())
+    assert {answer.attempts for answer in answers.values()} == {1, 2}
+    assert len(events(log, "load")) == 2
+    assert len(events(log, "request")) <= 60 + 10  # what was answered before is known to the new engine
+    client.close()
+
+
+def test_a_poison_row_is_found_and_the_others_finish(place: Place) -> None:
+    client = connect(fake_spec(crash="poison"))
+    client.submit([row(number) if number != 5 else row(5, "poison") for number in range(8)])
+    answers = drain(client, 8)
+    assert answers[5].error_code == "POISON_ROW"
+    assert "log" in str(answers[5].error_message)
+    assert all(answer.ok for number, answer in answers.items() if number != 5)
+    client.submit([row(99, "poison")])  # quarantined: answered at once
+    assert drain(client, 1)[99].error_code == "POISON_ROW"
+    client.close()
+
+
+def test_an_engine_without_clients_ends_and_leaves_only_its_answers(place: Place, log: Path) -> None:
+    spec = fake_spec(log=log, settings=EngineSettings(batch_timeout_ms=0, idle_timeout_s=0.3))
+    client = connect(spec)
+    client.submit([row(1)])
+    drain(client, 1)
+    client.close()
+    eventually(lambda: not engine_pids(place.folder))
+    left = {path.name for path in place.folder.glob("*/*") if not path.name.startswith("memo.sqlite")}
+    assert {name for name in left if not name.endswith(".log")} <= {"lock", "owner.json"}
+    client = connect(spec)
+    client.submit([row(2, "row 1")])
+    assert drain(client, 1)[2].ok
+    client.close()
+    assert (len(events(log, "load")), len(events(log, "request"))) == (2, 1)
+
+
+def test_the_engine_ends_with_sparks_folder_and_nothing_is_left(place: Place) -> None:
+    client = connect(fake_spec())
+    assert len(engine_pids(place.folder)) == 1
+    assert place.block_manager is not None
+    for path in sorted(place.block_manager.rglob("*"), reverse=True):  # as Spark does it, while the engine looks on
+        path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
+    place.block_manager.rmdir()
+    eventually(lambda: not engine_pids(place.folder), seconds=10)
+    assert not place.block_manager.exists()
+    client.close()
+
+
+def test_the_files_are_for_this_user_only(place: Place) -> None:
+    client = connect(fake_spec())
+    (engine,) = running_engines(place)
+    assert stat.S_IMODE(engine.socket.parent.stat().st_mode) == 0o700
+    assert stat.S_IMODE((engine.socket.parent / "token").stat().st_mode) == 0o600
+    client.close()
+
+
+def test_a_client_with_a_wrong_token_or_version_is_refused_and_the_engine_lives(place: Place) -> None:
+    client = connect(fake_spec())
+    (engine,) = running_engines(place)
+    hello = {"purpose": "task", "task": TASK.to_json(), "settings": {}}
+    with pytest.raises(SparkInferError, match="token"):
+        greet(RunningEngine(engine.mark, engine.socket, "wrong", engine.log), hello)
+    with pytest.raises(SparkInferError, match="protocol"):
+        greet(engine, {**hello, "protocol": frames.PROTOCOL + 1})
+    client.submit([row(1)])
+    assert drain(client, 1)[1].ok
+    client.close()
+
+
+def test_other_settings_meet_the_running_engine_which_says_so(place: Place, log: Path) -> None:
+    first = connect(fake_spec(log=log))
+    second = connect(fake_spec(log=log, settings=EngineSettings(max_batch_size=3, batch_timeout_ms=0)))
+    (engine,) = running_engines(place)
+    assert "max_batch_size" in Path(engine.log).read_text()
+    assert len(events(log, "load")) == 1
+    first.close()
+    second.close()
+
+
+def _first(client: object) -> list[object]:
+    found: list[object] = []
+    eventually(lambda: found.extend(client.poll(0.1)) or found)  # type: ignore[attr-defined]
+    return found
