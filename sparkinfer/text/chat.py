@@ -59,7 +59,7 @@ class ChatTemplate:
             return self._template.render(
                 messages=[dict(message) for message in messages],
                 add_generation_prompt=True,
-                strftime_now=_standing_clock(clock),
+                strftime_now=standing_clock(clock),
                 **names,
             )
         except (jinja2.TemplateError, TypeError, KeyError, AttributeError, ValueError) as error:
@@ -75,7 +75,12 @@ class ChatTemplate:
             return False
 
 
-def _standing_clock(clock: str) -> Callable[[str], str]:
+def standing_clock(clock: str) -> Callable[[str], str]:
+    """What a template calls for today's date, always at this ISO date (or date and time).
+
+    Raises:
+        InvalidConfig: ``clock`` is no date.
+    """
     try:
         now = datetime.fromisoformat(clock)
     except ValueError as error:

@@ -54,14 +54,15 @@ class DraftBuilder:
         Raises:
             InvalidMessages: messages that are no list of role and content, or stand where a text belongs.
         """
-        values = [None if value is None else clean_input(value) for value in request.values]
-        cleaned = values != list(request.values) and INVALID_UTF8 not in request.warnings
-        warnings = (*request.warnings, INVALID_UTF8) if cleaned else request.warnings
         if "m" not in request.tags:
+            values = [None if value is None else clean_input(value) for value in request.values]
+            warnings = _warnings(request, replaced=values != list(request.values))
             return self._from_template(values, request.tags, warnings)
-        if self._task.prompt is not None or len(values) != 1:
+        if self._task.prompt is not None or len(request.values) != 1:
             raise InvalidMessages("Messages cannot stand inside a prompt template; leave prompt out or pass text.")
-        return self._from_messages(parse_messages(values[0] or ""), warnings)
+        given = parse_messages(request.values[0] or "")
+        messages = [{name: clean_input(v) if isinstance(v, str) else v for name, v in m.items()} for m in given]
+        return self._from_messages(messages, _warnings(request, replaced=messages != given))
 
     def _from_template(self, values: Sequence[str | None], tags: str, warnings: tuple[str, ...]) -> Draft:
         names = self._template.names
@@ -77,15 +78,14 @@ class DraftBuilder:
 
     def _from_messages(self, messages: list[Message], warnings: tuple[str, ...]) -> Draft:
         cuttable = [index for index, message in enumerate(messages) if message["role"] == "user" and "content" in message]
-        cleaned = [{name: self._safe(value) for name, value in message.items()} for message in messages]
 
         def render(texts: Sequence[str]) -> str:
-            shown = [dict(message) for message in cleaned]
+            shown = [{name: self._masked(value) for name, value in message.items()} for message in messages]
             for index, text in zip(cuttable, texts, strict=True):
                 shown[index]["content"] = self._control.mask(text)
             return self._rendered(shown)
 
-        texts = tuple(clean_input(str(messages[index]["content"])) for index in cuttable)
+        texts = tuple(str(messages[index]["content"]) for index in cuttable)
         return self._draft(texts, render, warnings)
 
     def _draft(self, texts: tuple[str, ...], render: Callable[[Sequence[str]], str], warnings: tuple[str, ...]) -> Draft:
@@ -112,8 +112,8 @@ class DraftBuilder:
         first = {**messages[0], "content": f"{system}\n\n{messages[0].get('content', '')}"}
         return [first, *messages[1:]]
 
-    def _safe(self, value: object) -> object:
-        return self._control.mask(clean_input(value)) if isinstance(value, str) else value
+    def _masked(self, value: object) -> object:
+        return self._control.mask(value) if isinstance(value, str) else value
 
     @cached_property
     def _markup_end(self) -> str:
@@ -130,6 +130,11 @@ def _template(task: TaskSpec) -> Template:
     if template.names != task.names:
         raise InvalidTemplate(f"The prompt's arguments are {list(template.names)}, the task's {list(task.names)}.")
     return template
+
+
+def _warnings(request: Request, *, replaced: bool) -> tuple[str, ...]:
+    new = replaced and INVALID_UTF8 not in request.warnings
+    return (*request.warnings, INVALID_UTF8) if new else request.warnings
 
 
 def _open_end(prompt: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from sparkinfer.config.specs import TaskSpec
 from sparkinfer.errors import InvalidParams, PromptTooLong, RowError
 from sparkinfer.text.answer import Answer, OutputText
+from sparkinfer.text.chat import standing_clock
 from sparkinfer.text.choices import ChoiceIds, check_choices, choice_ids
 from sparkinfer.text.draft import Draft, DraftBuilder
 from sparkinfer.text.overflow import Fitted, check_policy, fit
@@ -50,6 +51,7 @@ class TextTask:
 
     def __init__(self, task: TaskSpec, tokenizer: Tokenizer, max_model_len: int) -> None:
         check_policy(task.on_overflow)
+        standing_clock(task.clock)
         if task.choices is not None:
             check_choices(task.choices)
         self._task = task
