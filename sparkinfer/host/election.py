@@ -23,6 +23,7 @@ from sparkinfer.host.lineage import ProcessMark, mark_of
 from sparkinfer.host.place import EngineFolder, Place, engine_folder, log_folder
 from sparkinfer.host.process import Recipe, save_owner, start_process
 from sparkinfer.host.status import FAILED, READY, STARTING, Status, log_tail
+from sparkinfer.model.devices import device_set
 
 _POLL = 0.02
 
@@ -83,9 +84,13 @@ def elect(place: Place, spec: EngineSpec, *, since: float | None = None) -> Runn
 
 
 def engine_key(place: Place, spec: EngineSpec) -> str:
-    """SHA-256 of executor, model, device set, protocol and library versions."""
-    devices = f"{spec.settings.device}:{os.environ.get('CUDA_VISIBLE_DEVICES', '')}"
-    parts = (place.identity, *spec.identity, devices, str(PROTOCOL), _library_versions())
+    """SHA-256 of executor, model, device set, protocol and library versions.
+
+    Raises:
+        DeviceNotFound: a device is asked for that this executor does not have.
+    """
+    devices = device_set(spec.settings.device)
+    parts = (place.identity, *spec.identity, devices.key, str(PROTOCOL), _library_versions())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

@@ -19,12 +19,13 @@ from types import FrameType
 from sparkinfer.errors import EngineDied, EngineStartFailed, SparkInferError
 from sparkinfer.host.journal import Journal, read_journal
 from sparkinfer.host.lineage import own_mark
-from sparkinfer.host.loading import load_engine, local_folder
+from sparkinfer.host.loading import local_folder
 from sparkinfer.host.memo import Memo
 from sparkinfer.host.place import EngineFolder
 from sparkinfer.host.process import Recipe, load_owner
 from sparkinfer.host.progress import ProgressFiles
 from sparkinfer.host.restart import Deaths, Trial
+from sparkinfer.host.room import load_beside_others
 from sparkinfer.host.server import Server
 from sparkinfer.host.service import Service
 from sparkinfer.host.status import READY, STARTING, Status, log_tail
@@ -78,7 +79,7 @@ def _start(folder: EngineFolder, recipe: Recipe, tail: str) -> _Parts:
     deaths = _take_in_death(folder, recipe, tail)
     spec = recipe.spec
     began = time.monotonic()
-    engine, tokenizer = load_engine(spec, local_folder(spec))
+    engine, tokenizer = load_beside_others(spec, local_folder(spec), Path(recipe.place), own_mark())
     _LOG.info("Engine %s for %s ready after %.1f s.", engine.info.label, spec.model.name, time.monotonic() - began)
     progress = ProgressFiles(f"{recipe.key[:12]}-{os.getpid()}")
     service = Service(
@@ -180,12 +181,19 @@ def _clean(folder: EngineFolder, recipe: Recipe, *, keeps_memo: bool) -> None:
     Path(recipe.socket).unlink(missing_ok=True)
     if not keeps_memo:
         shutil.rmtree(folder.path, ignore_errors=True)
-        for parent in (Path(recipe.place), Path(recipe.socket).parent):
-            with contextlib.suppress(OSError):
-                parent.rmdir()  # only when this was the last engine
+        _remove_if_last(Path(recipe.place))
+        with contextlib.suppress(OSError):
+            Path(recipe.socket).parent.rmdir()
         return
     for path in (folder.journal, folder.status, folder.recipe, folder.token, folder.deaths):
         path.unlink(missing_ok=True)
+
+
+def _remove_if_last(place: Path) -> None:
+    """The executor's folder goes with its last engine."""
+    if any(path.is_dir() for path in place.glob("*")):
+        return
+    shutil.rmtree(place, ignore_errors=True)
 
 
 def _die_with(error: Exception) -> None:

@@ -10,10 +10,12 @@ import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sparkinfer.config.settings import EngineSettings
 from sparkinfer.config.specs import EngineSpec
 from sparkinfer.errors import EngineStartFailed
 from sparkinfer.host.lineage import ProcessMark
 from sparkinfer.host.place import EngineFolder, Place
+from sparkinfer.model.devices import cpu_threads
 
 #: Of Spark's workers: credentials and handles that are nobody's business here, and thread counts meant for one task.
 _DROPPED = (
@@ -109,7 +111,7 @@ def start_process(folder: EngineFolder, recipe: Recipe, lock: int) -> int:
                 close_fds=True,
                 pass_fds=(lock,),
                 cwd=folder.path,
-                env=engine_environment(recipe.spec.settings.threads),
+                env=engine_environment(recipe.spec.settings),
                 start_new_session=True,
             )
     except OSError as error:
@@ -119,10 +121,10 @@ def start_process(folder: EngineFolder, recipe: Recipe, lock: int) -> int:
     return process.pid
 
 
-def engine_environment(threads: int | None) -> dict[str, str]:
-    """The environment of the engine process: this one's, less Spark's secrets, with all cores and this import path."""
+def engine_environment(settings: EngineSettings) -> dict[str, str]:
+    """The environment of the engine process: this one's, less Spark's secrets, with its cores and this import path."""
     kept = {name: value for name, value in os.environ.items() if name not in _DROPPED}
-    kept["OMP_NUM_THREADS"] = str(threads or len(os.sched_getaffinity(0)))  # Spark forces the cores of one task
+    kept["OMP_NUM_THREADS"] = str(cpu_threads(settings.threads))  # Spark forces the cores of one task
     kept["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([_package_parent(), *filter(None, sys.path)]))
     kept["PYTHONUNBUFFERED"] = "1"
     return kept

@@ -66,7 +66,8 @@ class Deaths:
         return self.barren >= max_deaths or self.poisoned_in_a_row > max_deaths
 
     def forgive(self) -> None:
-        """Begin to count anew: everybody who waited has been told."""
+        """Begin to count anew: everybody who waited has been told. Where every row killed, none of them was to blame."""
+        self.poisoned = self.poisoned[: len(self.poisoned) - self.poisoned_in_a_row]
         self.barren = 0
         self.poisoned_in_a_row = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 from sparkinfer.host import frames
 from sparkinfer.host.client import greet
@@ -13,9 +14,9 @@ from sparkinfer.host.status import READY, Status
 _TIMEOUT = 5.0
 
 
-def running_engines(place: Place) -> Iterator[RunningEngine]:
-    """The engines of an executor that are ready."""
-    for path in sorted(place.folder.glob("*/status.json")):
+def running_engines(place: Path) -> Iterator[RunningEngine]:
+    """The engines below an executor's folder that are ready."""
+    for path in sorted(place.glob("*/status.json")):
         folder = EngineFolder(path.parent)
         status = Status.load(path)
         if status is None or status.state != READY or not status.mark.is_alive():
@@ -30,7 +31,7 @@ def running_engines(place: Place) -> Iterator[RunningEngine]:
 def metrics(place: Place | None = None) -> list[dict[str, float]]:
     """Counters of every running engine of this executor: loads, pid, rows, requests, memo_hits, twins, clients, tokens ..."""
     counters = []
-    for engine in running_engines(place or here()):
+    for engine in running_engines((place or here()).folder):
         answer = _ask(engine, "stats")
         if answer is not None:
             counters.append(answer["stats"])

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from sparkinfer.config.settings import EngineSettings
 from sparkinfer.errors import HostError, SocketPathTooLong
 from sparkinfer.host.lineage import ProcessMark, mark_of, own_mark
 from sparkinfer.host.place import MAX_SOCKET_PATH, EngineFolder, Place, engine_folder, here, log_folder
 from sparkinfer.host.process import engine_environment
 from sparkinfer.host.watch import active_watch
+from sparkinfer.model.devices import cpu_threads
 
 
 def test_two_executors_of_one_machine_have_two_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,11 +96,11 @@ def test_the_engine_gets_all_cores_and_none_of_sparks_secrets(monkeypatch: pytes
     monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", "s3cret")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("AWS_REGION", "x")
-    environment = engine_environment(None)
+    environment = engine_environment(EngineSettings())
     assert "s3cret" not in environment.values()
-    assert environment["OMP_NUM_THREADS"] == str(len(os.sched_getaffinity(0)))
+    assert environment["OMP_NUM_THREADS"] == str(cpu_threads())
     assert environment["AWS_REGION"] == "x"  # a model may have to be downloaded
-    assert engine_environment(3)["OMP_NUM_THREADS"] == "3"
+    assert engine_environment(EngineSettings(threads=3))["OMP_NUM_THREADS"] == "3"
 
 
 def test_doctor_can_say_which_watch_is_active(place: Place) -> None:

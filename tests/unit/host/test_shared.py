@@ -186,7 +186,7 @@ def test_the_engine_ends_with_sparks_folder_and_nothing_is_left(place: Place) ->
 
 def test_the_files_are_for_this_user_only(place: Place) -> None:
     client = connect(fake_spec())
-    (engine,) = running_engines(place)
+    (engine,) = running_engines(place.folder)
     assert stat.S_IMODE(engine.socket.parent.stat().st_mode) == 0o700
     assert stat.S_IMODE((engine.socket.parent / "token").stat().st_mode) == 0o600
     client.close()
@@ -194,7 +194,7 @@ def test_the_files_are_for_this_user_only(place: Place) -> None:
 
 def test_a_client_with_a_wrong_token_or_version_is_refused_and_the_engine_lives(place: Place) -> None:
     client = connect(fake_spec())
-    (engine,) = running_engines(place)
+    (engine,) = running_engines(place.folder)
     hello = {"purpose": "task", "task": TASK.to_json(), "settings": {}}
     with pytest.raises(SparkInferError, match="token"):
         greet(RunningEngine(engine.mark, engine.socket, "wrong", engine.log), hello)
@@ -208,7 +208,7 @@ def test_a_client_with_a_wrong_token_or_version_is_refused_and_the_engine_lives(
 def test_other_settings_meet_the_running_engine_which_says_so(place: Place, log: Path) -> None:
     first = connect(fake_spec(log=log))
     second = connect(fake_spec(log=log, settings=EngineSettings(max_batch_size=3, batch_timeout_ms=0)))
-    (engine,) = running_engines(place)
+    (engine,) = running_engines(place.folder)
     assert "max_batch_size" in Path(engine.log).read_text()
     assert len(events(log, "load")) == 1
     first.close()
