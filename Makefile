@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types test-unit test-faults bench wheel audit clean
+.PHONY: help setup demo test lint test-unit test-faults bench wheel audit clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
