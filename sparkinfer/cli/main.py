@@ -12,11 +12,15 @@ from typing import Any
 import typer
 
 from sparkinfer.cli import console
+from sparkinfer.cli.demo import demo
 from sparkinfer.cli.doctor import doctor
 from sparkinfer.cli.exits import ExitCode, Stopped, code_of
+from sparkinfer.cli.run import run
 from sparkinfer.errors import SparkInferError
 
 DEBUG = "--debug"
+#: What typer makes of Ctrl-C (older ones: Abort).
+INTERRUPTED = 130
 #: Base class of every wrong use of the command line; newer typer carries click inside, older ones import it.
 _UsageError: Any = typer.BadParameter.__bases__[0]
 
@@ -28,6 +32,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.command()(demo)
+app.command()(run)
 app.command()(doctor)
 
 
@@ -51,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     before = signal.signal(signal.SIGTERM, _stop)
     try:
         return _run(given)
-    except (KeyboardInterrupt, typer.Abort):
+    except KeyboardInterrupt:
         console.print_error("Stopped. What was finished is kept; run the same command again to go on.")
         return ExitCode.STOPPED
     finally:
@@ -62,10 +68,13 @@ def _run(given: Sequence[str]) -> int:
     """The command's exit code; an error is one line, or with --debug the whole traceback before it."""
     try:
         words = [word for word in given if word != DEBUG]
-        return int(app(args=words, prog_name="sparkinfer", standalone_mode=False) or ExitCode.DONE)
+        code = int(app(args=words, prog_name="sparkinfer", standalone_mode=False) or ExitCode.DONE)
+        if code == INTERRUPTED:
+            raise Stopped
+        return code
+    except typer.Abort as error:
+        raise Stopped from error
     except Exception as error:
-        if isinstance(error, typer.Abort):
-            raise
         if isinstance(error, _UsageError):
             error.show()
             return ExitCode.WRONG_USE

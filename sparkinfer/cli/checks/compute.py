@@ -8,15 +8,13 @@ import sys
 
 from sparkinfer.cli.checks.base import Check, fail, ok, size, warn
 from sparkinfer.cli.checks.runtime import installed
+from sparkinfer.model import memory
 
 IMPORT_TIMEOUT_S = 120
-#: What an engine process takes beside weights and KV pool (torch, transformers, the interpreter).
-PROCESS_BYTES = 700 * 1024**2
 #: Room for copies of single layers while weights are loaded.
 WEIGHTS_FACTOR = 1.2
 #: The KV pool that the overhead is told for; a smaller one works, with fewer rows at once.
 KV_BYTES = 1024**3
-OVERHEAD_STEP = 256 * 1024**2
 
 #: Runs in a process of its own: this one never imports torch, and never touches a device.
 _LOOK = """
@@ -70,19 +68,13 @@ def check_memory(available: int, limit: int, weights: int | None) -> Check:
     free = f"{size(available)} of {size(limit)} available"
     if weights is None:
         return ok("memory", f"{free}; what the model needs is known once it is here")
-    needed = overhead(weights)
-    told = f"{free}; executors need spark.executor.memoryOverhead={needed // 1024**2}m"
-    smallest = int(weights * WEIGHTS_FACTOR) + PROCESS_BYTES
+    overhead = memory.overhead_mb(weights, KV_BYTES)
+    told = f"{free}; executors need spark.executor.memoryOverhead={overhead}m"
+    smallest = int(weights * WEIGHTS_FACTOR) + memory.PROCESS_BYTES
     if available < smallest:
         return fail("memory", f"{told}; the engine needs {size(smallest)}", "Use a smaller model or a larger machine.")
-    if available < needed:
+    if available < smallest + KV_BYTES:
         return warn(
             "memory", told, "The KV pool will be small, with fewer rows at once; free memory or use a larger machine."
         )
     return ok("memory", told)
-
-
-def overhead(weights: int) -> int:
-    """Bytes that an executor must have beside its JVM: weights, KV pool and the process itself, rounded up."""
-    exact = int(weights * WEIGHTS_FACTOR) + KV_BYTES + PROCESS_BYTES
-    return -(-exact // OVERHEAD_STEP) * OVERHEAD_STEP

@@ -1,0 +1,92 @@
+"""The demo's summary as text for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from sparkinfer.cli.demo_summary import Comparison, Summary
+
+SAMPLE_CHARS = 70
+
+
+def show(summary: Summary, people: Console) -> None:
+    """Print the whole summary."""
+    people.print()
+    for name, text in lines(summary):
+        people.print(Text.assemble((f"{name:<18}", "bold"), text))
+    people.print()
+    people.print(_samples(summary))
+    people.print()
+    people.print("Where to look next", style="bold")
+    for command, why in next_steps(summary):
+        people.print(f"  {command}   # {why}")
+
+
+def lines(summary: Summary) -> list[tuple[str, str]]:
+    """Name and text of each line."""
+    result = summary.result
+    return [
+        ("rows", f"{result['rows']} labelled, {result['failed']} failed"),
+        ("wall clock", f"{result['seconds']:.1f} s, the engine's start and all commits included"),
+        ("valid rows/s", f"{result['rows_per_second']:.1f} over the whole wall clock"),
+        ("tokens/s", _tokens(result)),
+        ("speed-up", _speed_up(summary.comparison)),
+        ("labels", ", ".join(f"{label} {count}" for label, count in summary.labels.items())),
+        ("accuracy", _accuracy(summary)),
+        ("model", f"{result['model_name']}, version {result['model_version']}"),
+        ("table", f"{result['table']}, version {result['table_version']}, written by {result['writer']}"),
+        ("MLflow run", str(result["mlflow_run_id"] or "none (see the warning above)")),
+    ]
+
+
+def _speed_up(compared: Comparison) -> str:
+    return (
+        f"{compared.speed_up:.1f}x over model.generate row by row, for the same {compared.rows} other rows and threads: "
+        f"{compared.row_by_row_seconds:.1f} s row by row, {compared.column_seconds:.1f} s as a column, models loaded on both "
+        f"sides ({compared.same_answers} of {compared.rows} answers equal)"
+    )
+
+
+def _tokens(result: Mapping[str, Any]) -> str:
+    return (
+        f"{result['tokens_per_second']:.0f} over the whole wall clock ({result['paid_prompt_tokens']} in, "
+        f"{result['paid_completion_tokens']} out)"
+    )
+
+
+def _accuracy(summary: Summary) -> str:
+    verdict = "better than" if summary.accuracy > summary.majority else "no better than"
+    return (
+        f"{summary.accuracy:.1%} against the gold label; always saying the most frequent one: {summary.majority:.1%} "
+        f"(a model of this size is {verdict} that: it shows the way, not the quality)"
+    )
+
+
+def _samples(summary: Summary) -> Table:
+    table = Table(title="Five of the rows", title_justify="left", show_edge=False, pad_edge=False)
+    for name in ("id", "text", "label", "predicted"):
+        table.add_column(name, no_wrap=name != "text", max_width=SAMPLE_CHARS)
+    for row in summary.samples:
+        text = " ".join(str(row["text"]).split())
+        short = text if len(text) <= SAMPLE_CHARS else text[: SAMPLE_CHARS - 1] + "…"
+        table.add_row(row["id"], Text(short), row["label"], row["predicted"])
+    return table
+
+
+def next_steps(summary: Summary) -> list[tuple[str, str]]:
+    """Commands to go on with, and what each is for."""
+    table = str(summary.result["table"])
+    return [
+        (f"sparkinfer status {table}", "what is in the table, and which runs wrote it"),
+        (
+            f"mlflow ui --backend-store-uri {summary.tracking_uri}",
+            "the run's parameters, figures, tables and sample rows",
+        ),
+        ("sparkinfer run examples/job.yaml", "the same job from a file; copy it for your own table"),
+        ("sparkinfer demo --again", "everything once more"),
+    ]

@@ -1,0 +1,127 @@
+"""A running job for people to watch: a bar on a terminal, one line every few seconds elsewhere, one line renewed in notebooks.
+
+No event loop anywhere: the job's own reporter thread calls, each call draws.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn
+from rich.progress import Progress as Bar
+
+if TYPE_CHECKING:
+    from sparkinfer.job.progress import OnProgress, Progress
+
+PLAIN_EVERY_S = 5.0
+#: The job's phases for people; before the first answer the engine is being started.
+PHASES = {
+    "reading": "comparing source and table",
+    "staging": "staging rows",
+    "answering": "answering",
+    "done": "done",
+}
+
+
+@contextlib.contextmanager
+def watch(people: Console, *, clock: Callable[[], float] = time.monotonic) -> Iterator[OnProgress]:
+    """Something to give to ``run(on_progress=...)`` that draws onto this console (or the notebook's output)."""
+    if in_notebook():
+        yield _notebook()
+    elif people.is_terminal:
+        with _bar(people) as draw:
+            yield draw
+    else:
+        yield PlainLines(people, clock=clock)
+
+
+def describe(progress: Progress) -> str:
+    """One look at a job in words."""
+    if progress.phase != "answering" or not progress.rows_total:
+        return PHASES.get(progress.phase, progress.phase)
+    if not progress.rows_done:
+        return f"starting the engine, {progress.rows_total} rows to do"
+    parts = [
+        f"{progress.rows_done}/{progress.rows_total} rows",
+        f"{progress.rows_per_second:.1f} rows/s",
+        f"{progress.tokens_per_second:.0f} tokens/s",
+        f"{progress.running} running, {progress.waiting} waiting",
+    ]
+    if progress.rows_failed:
+        parts.insert(1, f"{progress.rows_failed} failed")
+    if progress.eta_seconds is not None:
+        parts.append(f"{clock_time(progress.eta_seconds)} left")
+    return ", ".join(parts)
+
+
+def clock_time(seconds: float) -> str:
+    """Seconds as ``0:01:05``."""
+    return str(timedelta(seconds=round(seconds)))
+
+
+def in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this (Databricks notebooks are one)."""
+    module = sys.modules.get("IPython")
+    shell = module.get_ipython() if module is not None else None
+    return shell is not None and "IPKernelApp" in getattr(shell, "config", {})
+
+
+class PlainLines:
+    """One line every few seconds, and at each new phase."""
+
+    def __init__(
+        self, people: Console, *, every_s: float = PLAIN_EVERY_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._people = people
+        self._every_s = every_s
+        self._clock = clock
+        self._phase = ""
+        self._next = 0.0
+
+    def __call__(self, progress: Progress) -> None:
+        """Print the line if it is time."""
+        now = self._clock()
+        if progress.phase == self._phase and now < self._next:
+            return
+        self._phase, self._next = progress.phase, now + self._every_s
+        self._people.print(f"{clock_time(progress.seconds)}  {describe(progress)}")
+
+
+@contextlib.contextmanager
+def _bar(people: Console) -> Iterator[OnProgress]:
+    columns = (
+        SpinnerColumn(),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("{task.fields[elapsed]}  {task.description}"),
+    )
+    with Bar(*columns, console=people, transient=True) as bar:
+        task = bar.add_task("", total=None, elapsed="")
+
+        def draw(progress: Progress) -> None:
+            bar.update(
+                task,
+                description=describe(progress),
+                elapsed=clock_time(progress.seconds),
+                total=progress.rows_total or None,
+                completed=progress.rows_done,
+            )
+
+        yield draw
+
+
+def _notebook() -> OnProgress:
+    from IPython.display import display
+
+    handle = display({"text/plain": ""}, raw=True, display_id=True)  # type: ignore[no-untyped-call]
+
+    def draw(progress: Progress) -> None:
+        handle.update({"text/plain": f"{clock_time(progress.seconds)}  {describe(progress)}"}, raw=True)
+
+    return draw

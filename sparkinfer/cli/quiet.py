@@ -1,0 +1,63 @@
+"""A Spark session whose own chatter goes into a file, so that people see the job."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+#: Ivy, the launcher and log4j write here; kept so that a start that fails can be looked into.
+LOG_NAME = "spark.log"
+
+
+@contextlib.contextmanager
+def quiet_session(app: str, *, log: Path, config: Mapping[str, str]) -> Iterator[SparkSession]:
+    """A session for one command, stopped at its end if it was started here.
+
+    Args:
+        app: name of the application.
+        log: file that takes the JVM's standard error.
+        config: settings of the session.
+
+    Raises:
+        JavaNotFound: no Java, or one too old.
+        MissingDependency: pyspark is not installed.
+    """
+    from sparkinfer import session
+
+    running = _running()
+    with _stderr_into(log):
+        spark = session(app, config=config)
+    try:
+        yield spark
+    finally:
+        if running is None:
+            spark.stop()
+
+
+def _running() -> SparkSession | None:
+    """The session that spark-submit or a notebook has already."""
+    pyspark = sys.modules.get("pyspark.sql")
+    return None if pyspark is None else pyspark.SparkSession.getActiveSession()
+
+
+@contextlib.contextmanager
+def _stderr_into(log: Path) -> Iterator[None]:
+    """What is started meanwhile inherits this file as its standard error, and keeps it."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    sys.stderr.flush()
+    kept = os.dup(2)
+    try:
+        with log.open("ab") as file:
+            os.dup2(file.fileno(), 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(kept, 2)
+        os.close(kept)
