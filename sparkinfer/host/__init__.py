@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from sparkinfer.config.specs import EngineSpec, TaskSpec
 from sparkinfer.host.client import Client, SharedClient
-from sparkinfer.host.inline import InlineClient
 from sparkinfer.host.place import here
 from sparkinfer.host.running import metrics
 from sparkinfer.host.watch import active_watch
@@ -31,4 +30,6 @@ def connect_inline(engine: EngineSpec, task: TaskSpec) -> Client:
     Raises:
         ModelError: the model cannot be loaded here.
     """
+    from sparkinfer.host.inline import InlineClient  # brings the text layer, which workers of shared mode do without
+
     return InlineClient(here(), engine, task)

@@ -200,8 +200,8 @@ class _Line:
         message = frames.decode_control(frame)
         if "code" in message:
             raise _error_of(message)
-        if message.get("stepping_s", 0.0) > self._stall_timeout:
-            self._kill(f"one step has taken {message['stepping_s']:.0f} s")
+        if message.get("busy_s", 0.0) > self._stall_timeout:
+            self._kill(f"one step has taken {message['busy_s']:.0f} s")
 
     def _kill(self, why: str) -> None:
         _LOG.warning("The engine (pid %d) hangs, %s; it is ended and started again.", self.engine.mark.pid, why)

@@ -52,7 +52,9 @@ def load_beside_others(spec: EngineSpec, folder: Path | None, place: Path, mark:
     except InsufficientMemory as error:
         others = beside(ledger.others(mark.pid))
         ledger.release(mark.pid)
-        raise error if not others or others in error.message else InsufficientMemory(f"{error.message} It runs{others}.")
+        if not others or others in error.message:
+            raise
+        raise InsufficientMemory(f"{error.message} It would run{others}.") from error
     info = loaded[0].info
     if info.device == "cpu":
         ledger.settle(replace(wanted, num_bytes=info.weights_bytes + info.kv_bytes + PROCESS_BYTES, is_loaded=True))

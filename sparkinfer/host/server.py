@@ -149,8 +149,8 @@ class Server:
     def _beat_all(self) -> None:
         while True:
             time.sleep(_BEAT)
-            since = self._service.loop.stepping_since
-            beat = {"stepping_s": 0.0 if since is None else time.monotonic() - since}
+            since = self._service.busy_since
+            beat = {"busy_s": 0.0 if since is None else time.monotonic() - since}
             with self._lock:
                 clients = list(self._clients)
             for client in clients:

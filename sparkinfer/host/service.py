@@ -70,6 +70,7 @@ class Service:
         self._texts: dict[bytes, tuple[int, TextTask]] = {}
         self._sessions: set[Session] = set()
         self._ids = itertools.count(1)
+        self._preparing_since: float | None = None
         self._counts = {"memo_hits": 0, "twins": 0, "rows": 0}
         self._to_prepare: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._to_read: queue.SimpleQueue[_Outputs | None] = queue.SimpleQueue()
@@ -137,6 +138,11 @@ class Service:
         for session in sessions:
             session.outlet.fail(error)
 
+    @property
+    def busy_since(self) -> float | None:
+        """Monotonic seconds since when the step or the prompt that is worked on now has taken; None between them."""
+        return min(filter(None, (self.loop.stepping_since, self._preparing_since)), default=None)
+
     def gauges(self) -> dict[str, float]:
         """What the engine does just now."""
         return {
@@ -178,7 +184,9 @@ class Service:
         while (work := self._to_prepare.get()) is not None:
             if not work.waiters:
                 continue
+            self._preparing_since = time.monotonic()
             prepared = prepare(work)
+            self._preparing_since = None
             if isinstance(prepared, Completion):
                 self.loop.settle(work)
                 self._complete([(work, prepared)])
