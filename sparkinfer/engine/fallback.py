@@ -1,0 +1,159 @@
+"""The always-right path: transformers' own ``generate``, one prompt after the other, with the engine's sampler and choices.
+
+For models that cannot be packed (recurrent layers, convolutions, attention of their own). Slow; each row's ``engine`` says so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from transformers import (
+    GenerationConfig,
+    LogitsProcessor,
+    LogitsProcessorList,
+    PreTrainedModel,
+    StoppingCriteria,
+    StoppingCriteriaList,
+)
+
+from sparkinfer.engine.base import EngineInfo, EngineRequest, TokenOutput
+from sparkinfer.engine.constraints import is_complete, longest
+from sparkinfer.engine.plan import SampledToken
+from sparkinfer.engine.sampler import Sampler
+from sparkinfer.engine.sequence import Sequence
+from sparkinfer.types import FinishReason
+
+
+class StaticEngine:
+    """Implements :class:`sparkinfer.engine.base.Engine`; a step answers one whole request.
+
+    Args:
+        model: in eval mode, on its device.
+        sampler: the same as on the packed path.
+        info: what runs.
+    """
+
+    def __init__(self, model: PreTrainedModel, *, sampler: Sampler, info: EngineInfo) -> None:
+        model.generation_config = GenerationConfig()  # the request says all; generate() fills gaps from the model's own
+        self.info = info
+        self._model: PreTrainedModel | None = model
+        self._sampler = sampler
+        self._waiting: dict[int, Sequence] = {}
+        self._counters = {"requests": 0.0, "steps": 0.0, "prompt_tokens": 0.0, "completion_tokens": 0.0, "finished": 0.0}
+
+    def add(self, request: EngineRequest) -> None:
+        """Queue a request."""
+        self._counters["requests"] += 1
+        self._waiting[request.request_id] = Sequence.from_request(request)
+
+    def abort(self, request_id: int) -> None:
+        """Drop a request."""
+        self._waiting.pop(request_id, None)
+
+    finish = abort
+
+    def step(self) -> list[TokenOutput]:
+        """Answer the most urgent request whole."""
+        if not self._waiting:
+            return []
+        sequence = self._next()
+        self._counters["steps"] += 1
+        try:
+            output = self._answer(sequence)
+        except Exception as error:  # one request's failure is data; the engine goes on
+            code = "OUT_OF_MEMORY" if isinstance(error, torch.OutOfMemoryError | MemoryError) else "INFERENCE_FAILED"
+            message = f"The model raised {type(error).__name__}: {error}"
+            output = TokenOutput(request_id=sequence.request_id, finish_reason=FinishReason.ERROR, error=(code, message))
+        self._waiting.pop(sequence.request_id, None)
+        return [output]
+
+    def has_work(self) -> bool:
+        """Whether a request waits."""
+        return bool(self._waiting)
+
+    def running_ids(self) -> list[int]:
+        """The request that runs, or that the next step will run."""
+        return [self._next().request_id] if self._waiting else []
+
+    def stats(self) -> dict[str, float]:
+        """Counters since the load."""
+        return dict(self._counters)
+
+    def close(self) -> None:
+        """Let the model go."""
+        self._model = None
+
+    def _next(self) -> Sequence:
+        return min(self._waiting.values(), key=lambda sequence: sequence.rank)
+
+    def _answer(self, sequence: Sequence) -> TokenOutput:
+        assert self._model is not None, "step() after close(). This is a bug."
+        request = sequence.request
+        draw = _Draw(self._sampler, sequence)
+        self._model.generate(
+            inputs=torch.tensor([sequence.token_ids], device=self._model.device),
+            attention_mask=torch.ones((1, sequence.num_prompt), dtype=torch.long, device=self._model.device),
+            generation_config=GenerationConfig(do_sample=False, max_new_tokens=_most_tokens(request), pad_token_id=0),
+            logits_processor=LogitsProcessorList([draw]),
+            stopping_criteria=StoppingCriteriaList([_Ended(draw)]),
+        )
+        self._counters["prompt_tokens"] += sequence.num_prompt
+        self._counters["completion_tokens"] += sequence.num_generated
+        self._counters["finished"] += 1
+        if draw.broken is not None:
+            error = ("INFERENCE_FAILED", draw.broken)
+            return TokenOutput(request_id=request.request_id, finish_reason=FinishReason.ERROR, error=error)
+        wants_logprobs = request.sampling.logprobs is not None
+        logprobs = tuple(t.logprob or 0.0 for t in draw.tokens[: sequence.num_generated]) if wants_logprobs else None
+        return TokenOutput(
+            request_id=request.request_id,
+            token_ids=tuple(sequence.generated),
+            logprobs=logprobs,
+            finish_reason=FinishReason.STOP if draw.ended else FinishReason.LENGTH,
+        )
+
+
+def _most_tokens(request: EngineRequest) -> int:
+    """A choice runs to its end, and one more where a stop id has to end it."""
+    return request.sampling.max_tokens if request.choices is None else longest(request.choices) + 1
+
+
+class _Draw(LogitsProcessor):  # type: ignore[misc]
+    """Draws with the engine's sampler and leaves generate() nothing else to choose."""
+
+    def __init__(self, sampler: Sampler, sequence: Sequence) -> None:
+        self.tokens: list[SampledToken] = []
+        self.broken: str | None = None
+        self.ended = False
+        self._sampler = sampler
+        self._sequence = sequence
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        """Scores [1, vocabulary] -> the same with only the drawn id possible."""
+        tokens, broken = self._sampler.sample(scores.clone(), [self._sequence])
+        self.tokens += tokens
+        self.broken = broken.get(0)
+        drawn = tokens[0].token_id
+        request = self._sequence.request
+        is_stop = drawn in request.stop_ids and (
+            request.choices is None or tuple(self._sequence.generated) in request.choices
+        )
+        if not is_stop:
+            self._sequence.token_ids.append(drawn)
+        complete = request.choices is not None and is_complete(request.choices, self._sequence.generated)
+        self.ended = is_stop or complete or self.broken is not None
+        only = torch.full_like(scores, float("-inf"))
+        only[0, drawn] = 0.0
+        return only
+
+
+class _Ended(StoppingCriteria):  # type: ignore[misc]
+    """Ends generate() when the drawn token ended the answer."""
+
+    def __init__(self, draw: _Draw) -> None:
+        self._draw = draw
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **kwargs: Any) -> torch.Tensor:
+        """Bool [1]."""
+        return torch.tensor([self._draw.ended], device=input_ids.device)
