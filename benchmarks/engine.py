@@ -1,0 +1,150 @@
+"""The engine against ``model.generate`` row by row: tokens a second, the same rows, lengths, threads and dtype on both sides.
+
+    python benchmarks/engine.py                        # 200 rows both ways, mean 43 tokens out, then 4 tokens out
+    python benchmarks/engine.py --baseline-rows 24     # the baseline on every eighth row or so: a quick estimate
+
+Prompts are real reviews behind one instruction of about 130 tokens. Each row has its own number of output tokens and nothing
+ends it earlier, so both sides make the same tokens; they are compared, and where they part, how close the two best logits were.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the engine process has it: see sparkinfer/host
+
+import numpy as np
+import psutil
+import pyarrow.parquet as pq
+import torch
+from transformers import AutoTokenizer, PreTrainedModel
+
+from sparkinfer.config.settings import EngineSettings
+from sparkinfer.config.specs import EngineSpec
+from sparkinfer.engine.base import Engine, EngineRequest
+from sparkinfer.engine.create import create_engine
+from sparkinfer.model import fetch, load, resolve
+from sparkinfer.types import SamplingParams
+
+REVIEWS = Path(__file__).parents[1] / "examples" / "data" / "reviews.parquet"
+INSTRUCTION = """You read reviews that customers of a large online shop wrote about food they had bought there, and you judge each of them.
+Say first whether the customer would buy the product again, then name in one sentence the reason that the review itself gives, and
+at last say how sure you are of your judgement. Do not judge the product yourself, do not invent anything that the review does not
+say, and do not repeat the review. A review that praises the product and complains about the delivery is good news for the product.
+Answer in English, in plain sentences, without headings, lists or quotations, whatever the language of the review may be.
+The review:
+"""
+
+
+def workload(folder: Path, rows: int, fixed: int | None) -> tuple[list[list[int]], list[int]]:
+    """Prompt ids and output lengths: all ``fixed``, or 8 to 128 with a mean of about 43."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    texts = pq.read_table(REVIEWS, columns=["text"])["text"].to_pylist()[:rows]
+    prompts = [
+        tokenizer.apply_chat_template([{"role": "user", "content": INSTRUCTION + text}], add_generation_prompt=True, return_dict=False)
+        for text in texts
+    ]
+    lengths = np.clip(8 + np.random.default_rng(43).exponential(38.0, len(prompts)), 8, 128).astype(int).tolist()
+    return prompts, [fixed] * len(prompts) if fixed else lengths
+
+
+def run_engine(engine: Engine, prompts: list[list[int]], lengths: list[int]) -> tuple[list[list[int]], float]:
+    """Greedy tokens of all rows and the seconds they took."""
+    out: list[list[int]] = [[] for _ in prompts]
+    began = time.perf_counter()
+    for index, (prompt, length) in enumerate(zip(prompts, lengths, strict=True)):
+        sampling = SamplingParams(max_tokens=length, ignore_eos=True)
+        engine.add(EngineRequest(request_id=index, prompt_ids=prompt, sampling=sampling, arrival=time.monotonic()))
+    while engine.has_work():
+        for output in engine.step():
+            assert output.error is None, output.error
+            out[output.request_id] += output.token_ids
+    return out, time.perf_counter() - began
+
+
+@torch.inference_mode()
+def run_rows(model: PreTrainedModel, prompts: list[list[int]], lengths: list[int]) -> tuple[list[list[int]], float]:
+    """The same by ``generate``, one row after the other."""
+    out = []
+    began = time.perf_counter()
+    for prompt, length in zip(prompts, lengths, strict=True):
+        ids = torch.tensor([prompt])
+        made = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=length, min_new_tokens=length)
+        out.append(made[0, len(prompt) :].tolist())
+    return out, time.perf_counter() - began
+
+
+@torch.inference_mode()
+def ties(model: PreTrainedModel, prompts: list[list[int]], ours: list[list[int]], theirs: list[list[int]]) -> list[float]:
+    """For each row that differs, the gap between the oracle's two best logits where they part."""
+    gaps = []
+    for prompt, a, b in zip(prompts, ours, theirs, strict=True):
+        if a != b:
+            at = next(i for i in range(len(b)) if a[i] != b[i])
+            best = model(torch.tensor([prompt + b[:at]])).logits[0, -1].topk(2).values
+            gaps.append(float(best[0] - best[1]))
+    return gaps
+
+
+def measure(engine: Engine, model: PreTrainedModel, folder: Path, args: argparse.Namespace, fixed: int | None) -> dict[str, Any]:
+    """One workload both ways."""
+    prompts, lengths = workload(folder, args.rows, fixed)
+    _, first = run_engine(engine, prompts, lengths)
+    ours, warm = run_engine(engine, prompts, lengths)
+    step = max(1, args.rows // args.baseline_rows)
+    part = list(range(0, args.rows, step))
+    run_rows(model, prompts[:1], [4])
+    theirs, seconds = run_rows(model, [prompts[i] for i in part], [lengths[i] for i in part])
+    baseline = sum(lengths[i] for i in part) / seconds
+    gaps = ties(model, [prompts[i] for i in part], [ours[i] for i in part], theirs)
+    total = sum(lengths)
+    return {
+        "out_tokens": "4" if fixed else "8..128",
+        "mean_prompt": round(sum(map(len, prompts)) / len(prompts), 1),
+        "mean_out": round(total / len(prompts), 1),
+        "baseline_rows": len(part),
+        "baseline_tokens_s": round(baseline, 1),
+        "first_tokens_s": round(total / first, 1),
+        "warm_tokens_s": round(total / warm, 1),
+        "first_ratio": round(total / first / baseline, 2),
+        "warm_ratio": round(total / warm / baseline, 2),
+        "rows_that_differ": len(gaps),
+        "largest_gap_of_those": max(gaps, default=0.0),
+    }
+
+
+def main() -> None:
+    """Measure and print one JSON object a workload."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="sample")
+    parser.add_argument("--rows", type=int, default=200)
+    parser.add_argument("--baseline-rows", type=int, default=200)
+    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--only", choices=["mean43", "four"])
+    args = parser.parse_args()
+    ref = resolve(args.model)
+    folder = fetch(ref)
+    settings = EngineSettings(threads=args.threads, max_model_len=4096)
+    before = psutil.Process().memory_info().rss
+    began = time.perf_counter()
+    engine = create_engine(EngineSpec(model=ref, dtype="fp32", settings=settings), folder)
+    ready = time.perf_counter() - began
+    prompts, lengths = workload(folder, args.rows, 4)
+    run_engine(engine, prompts[:8], lengths[:8])
+    print(json.dumps({"engine": engine.info.label, "ready_s": round(ready, 1), "threads": args.threads, "load": os.getloadavg()[0]}))
+    model = load(folder, dtype="fp32", device="cpu", attention="sdpa")
+    for name, fixed in (("mean43", None), ("four", 4)):
+        if args.only in (None, name):
+            print(json.dumps(measure(engine, model, folder, args, fixed)), flush=True)
+    rss = psutil.Process().memory_info().rss
+    print(json.dumps({"rss_mb": rss >> 20, "rss_before_mb": before >> 20, "kv_mb": engine.info.kv_bytes >> 20, "stats": engine.stats()}))
+
+
+if __name__ == "__main__":
+    main()
