@@ -7,10 +7,12 @@ from functools import reduce
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sql
+from pyspark.sql.types import StringType, StructField, StructType
 
 from sparkinfer.schema import result_fields
 from sparkinfer.sink.base import Sink, TableFacts
 from sparkinfer.udf.input_hash import quoted
+from sparkinfer.udf.spark_types import result_struct_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,5 +95,12 @@ class KnownAnswers:
 
     def _in_folders(self, folders: Sequence[str]) -> DataFrame:
         """Answers of dead runs; failed ones too, unless this job asks failed rows again."""
-        rows = self._spark.read.parquet(*folders).select("input_hash", ANSWER, sql.lit(HARVESTED).alias(ORIGIN))
+        schema = answers_schema(logprobs=self._spec.logprobs)
+        rows = self._spark.read.schema(schema).parquet(*folders).select("input_hash", ANSWER, sql.lit(HARVESTED).alias(ORIGIN))
         return rows.where(sql.col(f"{ANSWER}.errorCode").isNull()) if self._spec.retry_failed else rows
+
+
+def answers_schema(*, logprobs: bool) -> StructType:
+    """Columns of a folder of staged answers."""
+    answer = result_struct_type(logprobs=logprobs)
+    return StructType([StructField("input_hash", StringType()), StructField(ANSWER, answer)])

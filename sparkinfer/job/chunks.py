@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sql
+from pyspark.sql.types import StructType
 
 from sparkinfer.errors import RowCountMismatch
 from sparkinfer.job import pending as p
-from sparkinfer.job.answers import ANSWER, ASKED, ORIGIN, REUSED, KnownAnswers
+from sparkinfer.job.answers import ANSWER, ASKED, ORIGIN, REUSED, KnownAnswers, answers_schema
 from sparkinfer.job.commit import StagedBucket
 from sparkinfer.job.counts import Counts
 from sparkinfer.job.failures import translated
@@ -29,6 +30,14 @@ _TASKS_PER_SLOT = 3
 _ROWS_PER_TASK = 2000
 SAMPLE_ROWS = 20
 _PAID = "__paid"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pending:
+    """Staged rows that wait for an answer: how many a bucket, and their columns (a schema spares Spark a job a read)."""
+
+    rows: dict[int, int]
+    schema: StructType
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,11 +66,11 @@ class Chunks:
     run_id: str
     columns: tuple[str, ...]
 
-    def stage_pending(self, states: DataFrame) -> dict[int, int]:
+    def stage_pending(self, states: DataFrame) -> Pending:
         """Write the pending rows down, cut into buckets and sorted by length inside.
 
         Returns:
-            Rows of each bucket that has some.
+            What was written: rows of each bucket that has some.
         """
         open_rows = states.where(sql.col(p.STATE).isin(p.NEW, p.REPLACE)).drop(p.NULL_KEY)
         cut = open_rows.withColumn("bucket", p.bucket_column(self.buckets))
@@ -69,18 +78,21 @@ class Chunks:
         with translated("Staging the pending rows", place=folder):
             ordered = cut.repartition(self.buckets, "bucket").sortWithinPartitions("bucket", p.LENGTH)
             ordered.write.partitionBy("bucket").parquet(folder)
-            counted = self.spark.read.parquet(folder).groupBy("bucket").count().collect()
-        return {row["bucket"]: row["count"] for row in sorted(counted)}
+            schema = cut.schema
+            counted = self.spark.read.schema(schema).parquet(folder).groupBy("bucket").count().collect()
+        rows = {row["bucket"]: row["count"] for row in sorted(counted)}
+        return Pending(rows=rows, schema=StructType([field for field in schema if field.name != "bucket"]))
 
-    def answer(self, bucket: int, rows: int, known: KnownAnswers) -> StagedBucket:
+    def answer(self, bucket: int, pending: Pending, known: KnownAnswers) -> StagedBucket:
         """Ask for the distinct inputs of a bucket that are not known, and stage its finished rows.
 
         Raises:
             RowCountMismatch: rows out differ from rows in.
             HostError, ModelError: the engine could not be had.
         """
+        rows = pending.rows[bucket]
         with translated(f"Inference of bucket {bucket}", place=self.staging.path):
-            waiting = self.spark.read.parquet(self.staging.folder("pending", bucket))
+            waiting = self.spark.read.schema(pending.schema).parquet(self.staging.folder("pending", bucket))
             answered = known.of_bucket(bucket, waiting)
             self._ask(bucket, rows, waiting, answered)
             staged = self._join_back(bucket, waiting, answered)
@@ -120,7 +132,9 @@ class Chunks:
         asked.write.parquet(self.staging.folder("answers", bucket))
 
     def _join_back(self, bucket: int, waiting: DataFrame, answered: DataFrame | None) -> StagedBucket:
-        asked = self.spark.read.parquet(self.staging.folder("answers", bucket)).withColumn(ORIGIN, sql.lit(ASKED))
+        schema = answers_schema(logprobs=self.spec.logprobs)
+        asked = self.spark.read.schema(schema).parquet(self.staging.folder("answers", bucket))
+        asked = asked.withColumn(ORIGIN, sql.lit(ASKED))
         answers = asked if answered is None else asked.unionByName(answered)
         first = sql.row_number().over(Window.partitionBy("input_hash").orderBy("row_key")) == 1
         joined = waiting.join(answers, "input_hash", "left").withColumn(_PAID, first & (sql.col(ORIGIN) != REUSED))
@@ -148,7 +162,7 @@ class Chunks:
     def _stage(self, rows: DataFrame, bucket: int, part: str) -> StagedBucket:
         folder = self.staging.folder(part, bucket)
         rows.write.mode("overwrite").parquet(folder)
-        counts = self._count(self.spark.read.parquet(folder), bucket)
+        counts = self._count(self.spark.read.schema(rows.schema).parquet(folder), bucket)
         return StagedBucket(bucket=bucket, rows=StagedRows(path=folder, columns=self.columns), counts=counts)
 
     def _count(self, staged: DataFrame, bucket: int) -> Counts:

@@ -179,8 +179,8 @@ def _work(job: _Job, compared: Comparison, reporter: ProgressReporter, record: R
         reporter.watch(staging.progress, staging.beat)
         reporter.phase("staging")
         chunks = _chunks(job, compared, staging)
-        rows = chunks.stage_pending(compared.states)
-        reporter.expect(rows=sum(rows.values()), buckets=len(rows))
+        pending = chunks.stage_pending(compared.states)
+        reporter.expect(rows=sum(pending.rows.values()), buckets=len(pending.rows))
         reporter.phase("answering")
         known = KnownAnswers(
             job.spark,
@@ -200,9 +200,9 @@ def _work(job: _Job, compared: Comparison, reporter: ProgressReporter, record: R
 
         def answer(bucket: int) -> StagedBucket:
             with tag.on_this_thread():
-                return chunks.answer(bucket, rows[bucket], known)
+                return chunks.answer(bucket, pending, known)
 
-        with closing(answered_in_order(list(rows), answer, cancel=tag.cancel)) as answered:
+        with closing(answered_in_order(list(pending.rows), answer, cancel=tag.cancel)) as answered:
             for staged in answered:
                 if not commits:
                     record.samples = chunks.samples(staged)

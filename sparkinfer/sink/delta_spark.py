@@ -18,6 +18,7 @@ from sparkinfer.sink.location import absolute, is_path, sql_name
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _ABSENT = ("DELTA_MISSING_DELTA_TABLE", "TABLE_OR_VIEW_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
 #: How many of the newest commits are looked at before the whole history is.
@@ -38,6 +39,7 @@ class DeltaSparkSink:
         self.table = absolute(table)
         self._spark = spark
         self._sql_name = sql_name(table)
+        self._schema: StructType | None = None
 
     def facts(self) -> TableFacts | None:
         """The table now, or None; two small Spark jobs."""
@@ -46,7 +48,7 @@ class DeltaSparkSink:
             return None
         history = self._history()
         version = history[0][0]
-        schema = self.rows(version).schema
+        schema = self._schema = self.rows(version).schema
         return TableFacts(
             version=version,
             table_id=detail["id"],
@@ -76,8 +78,9 @@ class DeltaSparkSink:
     def append(self, staged: StagedRows, commit: Commit) -> None:
         """One idempotent append."""
         with self._mapped(commit):
+            reader = self._spark.read if self._schema is None else self._spark.read.schema(self._schema)
             writer = (
-                self._spark.read.parquet(staged.path)
+                reader.parquet(staged.path)
                 .select([_quoted(c) for c in staged.columns])
                 .write.format("delta")
                 .mode("append")
