@@ -11,7 +11,7 @@ import hashlib
 import os
 import secrets
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import metadata
 from pathlib import Path
@@ -125,8 +125,11 @@ def _start(place: Place, folder: EngineFolder, spec: EngineSpec, key: str, lock:
     log = str(log_folder(place, folder) / f"sparkinfer-engine-{key[:12]}.log")
     _save_token(folder.token)
     Status(attempt=attempt, state=STARTING, time=time.monotonic(), log=log).save(folder.status)
+    devices = device_set(spec.settings.device)
     recipe = Recipe(
-        spec=spec,
+        # the process sees its own devices only, and counts them anew
+        spec=replace(spec, settings=replace(spec.settings, device=devices.kind)),
+        visible_devices=devices.visible,
         key=key,
         attempt=attempt,
         log=log,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sparkinfer.config.specs import EngineSpec
 from sparkinfer.engine.base import Engine
-from sparkinfer.engine.fake import FakeEngine
+from sparkinfer.engine.create import create_engine
 from sparkinfer.text.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -21,8 +21,4 @@ def local_folder(spec: EngineSpec) -> Path | None:
 
 def load_engine(spec: EngineSpec, folder: Path | None) -> tuple[Engine, Tokenizer]:
     """The engine, ready to run, and its tokenizer."""
-    if spec.model.kind == "fake":
-        return FakeEngine(spec.model.location, spec.settings), load_tokenizer(None)
-    from sparkinfer.engine.create import create_engine
-
     return create_engine(spec, folder), load_tokenizer(folder)

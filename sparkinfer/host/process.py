@@ -10,7 +10,6 @@ import threading
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from sparkinfer.config.settings import EngineSettings
 from sparkinfer.config.specs import EngineSpec
 from sparkinfer.errors import EngineStartFailed
 from sparkinfer.host.lineage import ProcessMark
@@ -45,6 +44,7 @@ class Recipe:
         log: the log file.
         place: the executor's folder, shared with its other engines.
         socket: where to listen.
+        visible_devices: the GPUs it may see, as CUDA names them; empty hides them all.
         block_manager: Spark's folder to watch, or empty.
         leaves_memo: whether somebody else removes the folder at the end, so that the memo may wait for the next engine.
     """
@@ -55,6 +55,7 @@ class Recipe:
     log: str
     place: str
     socket: str
+    visible_devices: str
     block_manager: str
     leaves_memo: bool
 
@@ -111,7 +112,7 @@ def start_process(folder: EngineFolder, recipe: Recipe, lock: int) -> int:
                 close_fds=True,
                 pass_fds=(lock,),
                 cwd=folder.path,
-                env=engine_environment(recipe.spec.settings),
+                env=engine_environment(recipe.spec.settings.threads, recipe.visible_devices),
                 start_new_session=True,
             )
     except OSError as error:
@@ -121,10 +122,11 @@ def start_process(folder: EngineFolder, recipe: Recipe, lock: int) -> int:
     return process.pid
 
 
-def engine_environment(settings: EngineSettings) -> dict[str, str]:
-    """The environment of the engine process: this one's, less Spark's secrets, with its cores and this import path."""
+def engine_environment(threads: int | None, visible_devices: str) -> dict[str, str]:
+    """The environment of the engine process: this one's, less Spark's secrets, with its cores, its GPUs and this import path."""
     kept = {name: value for name, value in os.environ.items() if name not in _DROPPED}
-    kept["OMP_NUM_THREADS"] = str(cpu_threads(settings.threads))  # Spark forces the cores of one task
+    kept["OMP_NUM_THREADS"] = str(cpu_threads(threads))  # Spark forces the cores of one task
+    kept["CUDA_VISIBLE_DEVICES"] = visible_devices
     kept["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([_package_parent(), *filter(None, sys.path)]))
     kept["PYTHONUNBUFFERED"] = "1"
     return kept

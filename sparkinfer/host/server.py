@@ -141,7 +141,7 @@ class Server:
         raise ProtocolError(f"A client wants {purpose!r}, which this engine does not know.")
 
     def _compare_settings(self, theirs: Mapping[str, Any]) -> None:
-        mine = self._settings.to_dict()
+        mine = {**self._settings.to_dict(), "device": theirs.get("device")}  # part of the engine's key: the same by another name
         differing = sorted(name for name, value in theirs.items() if mine.get(name) != value)
         if differing:
             _LOG.warning("A client asks for other settings (%s); the running engine's stay.", ", ".join(differing))

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from sparkinfer.config.settings import EngineSettings
 from sparkinfer.errors import HostError, SocketPathTooLong
 from sparkinfer.host.lineage import ProcessMark, mark_of, own_mark
 from sparkinfer.host.place import MAX_SOCKET_PATH, EngineFolder, Place, engine_folder, here, log_folder
@@ -96,11 +95,14 @@ def test_the_engine_gets_all_cores_and_none_of_sparks_secrets(monkeypatch: pytes
     monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", "s3cret")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setenv("AWS_REGION", "x")
-    environment = engine_environment(EngineSettings())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    environment = engine_environment(None, "")
     assert "s3cret" not in environment.values()
     assert environment["OMP_NUM_THREADS"] == str(cpu_threads())
     assert environment["AWS_REGION"] == "x"  # a model may have to be downloaded
-    assert engine_environment(EngineSettings(threads=3))["OMP_NUM_THREADS"] == "3"
+    assert environment["CUDA_VISIBLE_DEVICES"] == ""
+    assert engine_environment(None, "1")["CUDA_VISIBLE_DEVICES"] == "1"
+    assert engine_environment(3, "")["OMP_NUM_THREADS"] == "3"
 
 
 def test_doctor_can_say_which_watch_is_active(place: Place) -> None:
