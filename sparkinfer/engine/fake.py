@@ -17,6 +17,7 @@ depends on the prompt alone. Options come with the model URI, ``fake:?log=/path&
 from __future__ import annotations
 
 import hashlib
+import heapq
 import json
 import os
 import signal
@@ -66,8 +67,7 @@ class FakeEngine:
 
     def step(self) -> list[TokenOutput]:
         """Answer the next batch whole, in one step, highest priority first."""
-        by_rank = sorted(self._queue.values(), key=lambda r: (-r.priority, r.deadline or float("inf"), r.request_id))
-        batch = by_rank[: self._settings.max_batch_size]
+        batch = self._next_batch()
         self._running = [r.request_id for r in batch]
         self._counters["steps"] += 1
         time.sleep(float(self.options.get("step_ms", 0)) / 1000)
@@ -83,7 +83,7 @@ class FakeEngine:
 
     def running_ids(self) -> list[int]:
         """The batch being answered; between steps the next one."""
-        return list(self._running or self._queue)
+        return list(self._running) or [request.request_id for request in self._next_batch()]
 
     def stats(self) -> dict[str, float]:
         """Counters since the load."""
@@ -92,6 +92,9 @@ class FakeEngine:
     def close(self) -> None:
         """Let the ballast go."""
         self._ballast = b""
+
+    def _next_batch(self) -> list[EngineRequest]:
+        return heapq.nsmallest(self._settings.max_batch_size, self._queue.values(), key=_rank)
 
     def _answer(self, request: EngineRequest) -> TokenOutput:
         prompt = bytes(i - FIRST_BYTE_ID for i in request.prompt_ids if i >= FIRST_BYTE_ID)
@@ -139,3 +142,7 @@ class FakeEngine:
             line = json.dumps({**event, "pid": os.getpid(), "time": time.time()}) + "\n"
             with open(path, "a", encoding="utf-8") as file:  # noqa: PTH123 - one O_APPEND write a line
                 file.write(line)
+
+
+def _rank(request: EngineRequest) -> tuple[int, float, int]:
+    return (-request.priority, float("inf") if request.deadline is None else request.deadline, request.request_id)

@@ -71,10 +71,10 @@ class PrefixCache:
 
     def computed(self, sequence: Sequence, *, start: int) -> list[int]:
         """The sequence's K/V are there up to ``num_computed`` (before: ``start``); the blocks that are pending no longer."""
-        if not self._pending:
+        first, end = start // self._pool.block_size, sequence.num_computed // self._pool.block_size
+        if first == end or not self._pending:
             return []
-        size = self._pool.block_size
-        done = [b for b in sequence.block_ids[start // size : sequence.num_computed // size] if b in self._pending]
+        done = [block for block in sequence.block_ids[first:end] if block in self._pending]
         self._pending.difference_update(done)
         return done
 

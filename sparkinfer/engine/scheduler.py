@@ -138,7 +138,7 @@ class Scheduler:
     def _plan_decodes(self) -> list[PlannedSequence]:
         """One token for each running sequence that has only one to run; preemption takes from the end, so the plan stays."""
         size = self.pool.block_size
-        decodes = []
+        decodes: list[PlannedSequence] = []
         index = 0
         while index < len(self.running) and len(decodes) < self.budget.tokens:
             sequence = self.running[index]
