@@ -89,7 +89,7 @@ def checked_choices(choices: Sequence[str] | None) -> tuple[str, ...] | None:
         raise InvalidConfig("llm_udf: choices is empty; give at least one answer, or leave it out for free text.")
     for choice in choices:
         if not isinstance(choice, str) or not choice.strip():
-            raise InvalidConfig(f"llm_udf: each choice must be a non-empty string, not {choice!r}.")
+            raise InvalidConfig(f"llm_udf: choices must be non-empty strings, not {choice!r}.")
     repeated = sorted({choice for choice in choices if list(choices).count(choice) > 1})
     if repeated:
         raise InvalidConfig(f"llm_udf: choices names {repeated} more than once; each answer may stand there once.")

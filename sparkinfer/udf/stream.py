@@ -88,9 +88,9 @@ class RowStream:
                 self._client.close()
 
     def _read(self, slices: Slices) -> None:
-        """Open rows while there is room; rows that wait to be yielded go before a read that may block."""
+        """Open rows while there is room; rows that are ready go before a read that may block, and before more is paid for."""
         while not slices.is_exhausted and (room := self._window.room()):
-            if not slices.buffered and self._has_ready():
+            if self._has_ready() and (self._window.is_cautious or not slices.buffered):
                 return
             columns = slices.take(room)
             if columns is not None:
