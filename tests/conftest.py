@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -20,6 +21,11 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TESTS = Path(__file__).parent
+
+# Times depend on the machine, so no deadline; continuous integration finds the same examples every time.
+settings.register_profile("local", deadline=None, max_examples=50)
+settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True, database=None)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 #: Folder under tests/ -> its markers. What needs more than Python alone is found by its folder, never by hand.
 MARKERS = {

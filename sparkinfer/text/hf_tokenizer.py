@@ -40,7 +40,7 @@ class HfTokenizer:
         self._lock = threading.Lock()
         self._chat = _chat_template(self._tokenizer)
         self._bos_text: str | None = self._tokenizer.bos_token
-        self._control_ids = frozenset(int(i) for i in self._tokenizer.all_special_ids)
+        self._end_ids = self._num_end_ids()
         self.control_tokens = _control_tokens(self._tokenizer)
         self.stop_ids = _stop_ids(folder, self._tokenizer.eos_token_id)
         self.has_chat_template = self._chat is not None
@@ -50,7 +50,7 @@ class HfTokenizer:
         """Ids of a text; see the protocol."""
         ids = self._ids(text, special=bos, control=control)
         if bos:
-            ids = self._without_end(ids)
+            ids = ids[: len(ids) - self._end_ids]
             if self._bos_text and text.startswith(self._bos_text) and len(ids) > 1 and ids[0] == ids[1]:
                 return ids[1:]  # written out by the caller and added by the tokenizer
         return ids
@@ -86,11 +86,11 @@ class HfTokenizer:
                 self._tokenizer.encode(text, add_special_tokens=special, split_special_tokens=not control)
             )
 
-    def _without_end(self, ids: list[int]) -> list[int]:
-        # Some tokenizers end a text with eos or sep: a prompt has to stay open.
-        while len(ids) > 1 and ids[-1] in self._control_ids:
-            ids = ids[:-1]
-        return ids
+    def _num_end_ids(self) -> int:
+        """How many ids the tokenizer puts behind a text (eos, sep); a prompt has to stay open, so they are taken off again."""
+        plain, full = (self._ids("x", special=special, control=True) for special in (False, True))
+        ends = (n for n in range(len(full)) if full[: len(full) - n][-len(plain) :] == plain)
+        return next(ends, 0)
 
 
 def _load(folder: Path, *, trust_remote_code: bool) -> Any:
