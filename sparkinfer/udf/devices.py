@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import MutableMapping, Sequence
 from dataclasses import replace
 
@@ -28,9 +29,8 @@ def with_task_device(settings: EngineSettings) -> EngineSettings:
 
 def task_addresses() -> Sequence[str]:
     """GPU addresses of the running task; empty outside a task, in local mode, and on clusters without GPUs."""
-    from pyspark import TaskContext
-
-    context = TaskContext.get()
+    pyspark = sys.modules.get("pyspark")  # a worker has it; outside Spark it need not be loaded for this
+    context = pyspark.TaskContext.get() if pyspark is not None else None
     resources = context.resources() if context is not None else {}
     return list(resources["gpu"].addresses) if "gpu" in resources else []
 

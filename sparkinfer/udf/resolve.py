@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -121,8 +122,8 @@ def resolve(arguments: UdfArguments, spark: SparkSession | None = None) -> Resol
         settings=settings.engine,
     )
     task = _task(arguments)
-    task = replace(task, config_hash=hashing.config_hash(hashing.config_of(engine, task)))
     _refuse_large(engine, task)
+    task = replace(task, config_hash=hashing.config_hash(hashing.config_of(engine, task)))
     return ResolvedUdf(
         engine=engine,
         task=task,
@@ -134,9 +135,7 @@ def resolve(arguments: UdfArguments, spark: SparkSession | None = None) -> Resol
 
 def spark_conf(spark: SparkSession | None) -> dict[str, str]:
     """The session's ``spark.sparkinfer.*`` settings; empty without a session. Works in classic sessions and over Connect."""
-    from pyspark.sql import SparkSession
-
-    session = spark or SparkSession.getActiveSession()
+    session = spark or active_session()
     if session is None:
         return {}
     if hasattr(session.conf, "getAll"):  # Spark 4.0
@@ -144,6 +143,15 @@ def spark_conf(spark: SparkSession | None) -> dict[str, str]:
     else:
         pairs = {row["key"]: row["value"] for row in session.sql("SET").collect()}
     return {name: value for name, value in pairs.items() if name.startswith("spark.sparkinfer.")}
+
+
+def active_session() -> SparkSession | None:
+    """The running session, classic or Connect; None where there is none, without loading pyspark to find that out."""
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
 
 
 def _keywords(arguments: UdfArguments) -> dict[str, Any]:

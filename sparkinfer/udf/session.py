@@ -62,7 +62,7 @@ def session(
     except ImportError as error:
         raise MissingDependency("pyspark is not installed; install it with: pip install 'sparkinfer[spark]'.") from error
     given = {name: _text(value) for name, value in (config or {}).items()}
-    running = SparkSession.getActiveSession()
+    running = running_session()
     if running is not None:
         return _adapted(running, given)
     master = master or given.pop("spark.master", None) or f"local[{os.cpu_count() or 1},4]"
@@ -74,6 +74,13 @@ def session(
     for name, value in (RUNTIME_SETTINGS | START_SETTINGS | given | _delta_settings(given)).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def running_session() -> SparkSession | None:
+    """The session that this process runs already, classic or Connect."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession.getActiveSession()
 
 
 def delta_package() -> str | None:
