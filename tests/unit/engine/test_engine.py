@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from sparkinfer.engine.buckets import OLDEST_EVERY
 from sparkinfer.engine.engine import PackedEngine
 from sparkinfer.engine.plan import SampledToken, StepPlan, StepResult
 from sparkinfer.types import FinishReason
@@ -139,8 +140,6 @@ def test_a_batch_all_of_whose_requests_were_aborted_does_not_run() -> None:
 
 def test_a_request_aborted_while_its_batch_runs_gives_no_output() -> None:
     engine = engine_of()
-    runner = runner_of(engine)
-    run = runner.run
 
     def abort_then_run(plan: StepPlan) -> StepResult:
         engine.abort(0)
@@ -148,9 +147,8 @@ def test_a_request_aborted_while_its_batch_runs_gives_no_output() -> None:
 
     engine.add(request(0))
     engine.add(request(1, [8, 8]))
-    runner.run = abort_then_run  # type: ignore[method-assign]
+    runner_of(engine).run = abort_then_run  # type: ignore[method-assign]
     assert [o.request_id for o in step(engine)] == [1]
-    runner.run = run  # type: ignore[method-assign]
 
 
 def test_an_idle_engine_waits_for_its_batch_to_fill_or_time_out() -> None:
@@ -271,6 +269,20 @@ def test_an_instruction_that_arrives_200_times_at_once_is_computed_once() -> Non
     assert stats["prompt_tokens"] == 200 * 131
     assert stats["cached_tokens"] == 199 * 128
     assert runner_of(engine).computed_tokens == 131 + 199 * 3 + 200
+
+
+def test_questions_about_one_document_come_together_so_that_a_small_pool_computes_it_once() -> None:
+    engine = engine_of(60, max_batch_size=4)
+    documents = [[1000 * d + i for i in range(64)] for d in range(10)]
+    for number in range(100):  # questions about ten documents arrive by turns; the pool holds three of them
+        engine.add(request(number, [*documents[number % 10], number], max_tokens=1, arrival=number * 1e-6))
+    clock = engine._clock
+    assert isinstance(clock, Clock)
+    clock.now = 1.0
+    drain(engine)
+    recomputed = runner_of(engine).computed_tokens - (10 * 64 + 100)
+    assert recomputed <= 100 // OLDEST_EVERY * 64, "but for the oldest's turns, each document runs once"
+    assert engine.stats()["preemptions"] == 0
 
 
 def test_the_figures_add_up() -> None:
