@@ -9,13 +9,13 @@ from sparkinfer.errors import CommitConflict, CommitFailed, DiskFull, JobError, 
 _CONFLICT = re.compile(
     r"DELTA_CONCURRENT|DELTA_METADATA_CHANGED|DELTA_PROTOCOL_CHANGED|ConcurrentModification"
     r"|Concurrent(Append|DeleteRead|DeleteDelete|Transaction|Write|Modification)Exception"
-    r"|(MetadataChanged|ProtocolChanged)Exception|Concurrent transaction failed|[Cc]ommit conflict"
+    r"|(MetadataChanged|ProtocolChanged)Exception|Concurrent transaction failed|Failed to commit transaction: \d|[Cc]ommit conflict"
     r"|concurrent (delete|append|transaction)|[Mm]etadata changed since last commit"
 )
 _DISK_FULL = re.compile(r"No space left on device|ENOSPC|Disk quota exceeded|os error 28|os error 122")
 _DENIED = re.compile(
     r"Permission denied|AccessControlException|AccessDenied|Read-only file system|EACCES|EROFS|os error 13|os error 30"
-    r"|INSUFFICIENT_PERMISSIONS|DELTA_CANNOT_CREATE_LOG_PATH|Mkdirs failed to create|Unable to create.*director"
+    r"|INSUFFICIENT_PERMISSIONS|DELTA_CANNOT_CREATE_LOG_PATH|Cannot create directory|Mkdirs failed to create|Unable to create.*director"
 )
 
 

@@ -1,0 +1,75 @@
+"""A commit that another writer wins is repeated from staging: the answers are not asked again, no row is lost or doubled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from sparkinfer.errors import CommitFailed
+from sparkinfer.job.staging import JOB_FILE
+from sparkinfer.sink.base import Commit, StagedRows
+from sparkinfer.sink.delta_spark import DeltaSparkSink
+
+
+class ConcurrentAppendException(Exception):
+    """As delta.exceptions has it."""
+
+
+class MeddlingSink(DeltaSparkSink):
+    """Something happens before the first commit."""
+
+    def __init__(self, spark: Any, table: str, before: Callable[[], None]) -> None:
+        super().__init__(spark, table)
+        self._before: Callable[[], None] | None = before
+        self.commits_tried = 0
+
+    def append(self, staged: StagedRows, commit: Commit) -> None:
+        self.commits_tried += 1
+        before, self._before = self._before, None
+        if before is not None:
+            with self._mapped(commit):
+                before()
+        super().append(staged, commit)
+
+
+def _conflict() -> None:
+    raise ConcurrentAppendException("Files were added by a concurrent update.")
+
+
+def test_a_conflict_at_commit_makes_no_request_again(job: Any) -> None:
+    source = job.frame([(i, f"text {i}") for i in range(8)])
+    sink = MeddlingSink(job.spark, job.into, _conflict)
+    result = job.run(source, into=sink, buckets=1)
+    assert [row.id for row in job.rows()] == list(range(8))
+    assert (result.rows, result.requests, len(job.requests()), sink.commits_tried) == (8, 8, 8, 2)
+
+
+def test_rows_that_another_job_wrote_meanwhile_are_not_doubled(job: Any) -> None:
+    """Delta drops the late append without a word; the job notices and finds nothing left to write."""
+    source = job.frame([(i, f"text {i}") for i in range(4)])
+    grown = job.frame([(i, f"text {i}") for i in range(6)])
+    sink = MeddlingSink(job.spark, job.into, lambda: job.run(source, buckets=1))
+    result = job.run(grown, into=sink, buckets=1)
+    assert [row.id for row in job.rows()] == list(range(6))
+    assert (result.rows, result.already_done) == (2, 4)
+
+
+def test_a_commit_that_fails_for_good_keeps_the_answers_for_the_next_run(job: Any) -> None:
+    source = job.frame([(i, f"text {i}") for i in range(8)])
+
+    def broken() -> None:
+        raise RuntimeError("the store is down")
+
+    with pytest.raises(CommitFailed, match="the store is down") as failed:
+        job.run(source, into=MeddlingSink(job.spark, job.into, broken), buckets=1)
+    kept = list((job.folder / "labels" / "_sparkinfer").glob(f"*/{JOB_FILE}"))
+    assert len(kept) == 1
+    assert str(kept[0].parent) in failed.value.message
+    assert len(job.requests()) == 8
+
+    result = job.run(source)
+    assert (result.rows, len(job.rows())) == (8, 8)
+    assert len(job.requests()) == 8, "what was staged is used, not asked again"
+    assert not list((job.folder / "labels" / "_sparkinfer").glob("*"))

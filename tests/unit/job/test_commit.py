@@ -1,0 +1,160 @@
+"""The committer against a table in memory: compare-and-set, looked for afterwards, committed again from staging."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sparkinfer.errors import CommitConflict, CommitFailed, DiskFull
+from sparkinfer.job.commit import MAX_ATTEMPTS, Committer, StagedBucket
+from sparkinfer.job.counts import Counts
+from sparkinfer.sink.base import Commit, MemorySink, StagedRows, TableColumn, TableFacts
+
+COLUMNS = (TableColumn(name="row_key", ddl="string"), TableColumn(name="answer", ddl="string"))
+
+
+class Stage:
+    """Stages rows as Parquet files; restages those whose key the table does not have."""
+
+    def __init__(self, folder: Path, sink: MemorySink) -> None:
+        self._folder = folder
+        self._sink = sink
+        self.restaged = 0
+
+    def rows(self, keys: list[str], *, bucket: int = 0, replaces: int = 0, answer: str = "x") -> StagedBucket:
+        path = self._folder / f"{len(list(self._folder.iterdir()))}.parquet"
+        pq.write_table(pa.table({"row_key": pa.array(keys, pa.string()), "answer": pa.array([answer] * len(keys))}), path)
+        rows = StagedRows(path=str(path), columns=("row_key", "answer"))
+        return StagedBucket(bucket=bucket, rows=rows, counts=Counts(rows=len(keys), replaces=replaces))
+
+    def again(self, staged: StagedBucket, snapshot: TableFacts) -> StagedBucket:
+        self.restaged += 1
+        have = set(keys_of(self._sink))
+        keys = pq.read_table(staged.rows.path)["row_key"].to_pylist()
+        return self.rows([key for key in keys if key not in have], bucket=staged.bucket)
+
+
+def keys_of(sink: MemorySink) -> list[str]:
+    table = sink.to_arrow()
+    return sorted(table["row_key"].to_pylist()) if "row_key" in table.column_names else []
+
+
+def committer(sink: MemorySink, stage: Stage, run_id: str = "run-1") -> Committer:
+    facts = sink.facts()
+    assert facts is not None
+    return Committer(
+        sink,
+        snapshot=facts,
+        merge_keys=("row_key",),
+        metadata={"run_id": run_id},
+        restage=stage.again,
+        pause=lambda seconds: None,
+    )
+
+
+@pytest.fixture
+def sink() -> MemorySink:
+    made = MemorySink()
+    made.create(COLUMNS, {})
+    return made
+
+
+@pytest.fixture
+def stage(tmp_path: Path, sink: MemorySink) -> Stage:
+    return Stage(tmp_path, sink)
+
+
+def test_buckets_are_appended_one_after_the_other(sink: MemorySink, stage: Stage) -> None:
+    work = committer(sink, stage)
+    first = work.commit(stage.rows(["a", "b"], bucket=0))
+    second = work.commit(stage.rows(["c"], bucket=1))
+    assert (first.version, second.version) == (1, 2)
+    assert keys_of(sink) == ["a", "b", "c"]
+    assert sink.commits[1]["run_id"] == "run-1"
+    assert sink.commits[1]["counts"]["rows"] == 2
+
+
+def test_rows_that_replace_older_ones_are_merged(sink: MemorySink, stage: Stage) -> None:
+    committer(sink, stage).commit(stage.rows(["a", "b"]))
+    committer(sink, stage, "run-2").commit(stage.rows(["a"], replaces=1, answer="new"))
+    answers = dict(zip(*(sink.to_arrow()[c].to_pylist() for c in ("row_key", "answer")), strict=True))
+    assert answers == {"a": "new", "b": "x"}
+
+
+def test_a_writer_that_was_faster_takes_its_rows_out_of_the_next_attempt(sink: MemorySink, stage: Stage) -> None:
+    late = committer(sink, stage, "late")
+    committer(sink, stage, "fast").commit(stage.rows(["a", "b"]))
+    done = late.commit(stage.rows(["a", "b", "c"]))
+    assert (done.counts.rows, done.attempts) == (1, 2)
+    assert keys_of(sink) == ["a", "b", "c"]
+
+
+def test_a_twin_that_wrote_everything_leaves_nothing_to_commit(sink: MemorySink, stage: Stage) -> None:
+    late = committer(sink, stage, "late")
+    committer(sink, stage, "fast").commit(stage.rows(["a"]))
+    done = late.commit(stage.rows(["a"]))
+    assert (done.version, done.counts.rows) == (None, 0)
+    assert keys_of(sink) == ["a"]
+
+
+def test_an_append_that_is_dropped_silently_is_noticed(stage: Stage, sink: MemorySink, monkeypatch: pytest.MonkeyPatch) -> None:
+    def append(staged: StagedRows, commit: Commit) -> None:
+        if calls:
+            real(staged, commit)
+        calls.append(commit.sequence)
+
+    calls: list[int] = []
+    real: Callable[..., Any] = sink.append
+    monkeypatch.setattr(sink, "append", append)
+    assert committer(sink, stage).commit(stage.rows(["a"])).attempts == 2
+    assert keys_of(sink) == ["a"]
+
+
+def test_a_commit_that_landed_although_its_writer_raised_counts(
+    stage: Stage, sink: MemorySink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def append(staged: StagedRows, commit: Commit) -> None:
+        real(staged, commit)
+        raise CommitFailed("the connection broke after the commit.")
+
+    real: Callable[..., Any] = sink.append
+    monkeypatch.setattr(sink, "append", append)
+    done = committer(sink, stage).commit(stage.rows(["a"]))
+    assert (done.version, stage.restaged) == (1, 0)
+    assert keys_of(sink) == ["a"]
+
+
+@pytest.mark.parametrize("error", [DiskFull("full."), CommitFailed("broken.")])
+def test_an_error_that_is_no_conflict_ends_the_job(
+    stage: Stage, sink: MemorySink, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def append(staged: StagedRows, commit: Commit) -> None:
+        raise error
+
+    monkeypatch.setattr(sink, "append", append)
+    with pytest.raises(type(error)):
+        committer(sink, stage).commit(stage.rows(["a"]))
+    assert keys_of(sink) == []
+
+
+def test_losing_for_ever_ends_in_an_error(stage: Stage, sink: MemorySink, monkeypatch: pytest.MonkeyPatch) -> None:
+    def append(staged: StagedRows, commit: Commit) -> None:
+        raise CommitConflict("another writer was faster.")
+
+    monkeypatch.setattr(sink, "append", append)
+    with pytest.raises(CommitFailed, match=f"{MAX_ATTEMPTS} times"):
+        committer(sink, stage).commit(stage.rows(["a"]))
+    assert stage.restaged == MAX_ATTEMPTS
+
+
+def test_a_table_that_was_made_anew_ends_the_job(stage: Stage, sink: MemorySink, monkeypatch: pytest.MonkeyPatch) -> None:
+    late = committer(sink, stage, "late")
+    committer(sink, stage, "fast").commit(stage.rows(["a"]))
+    monkeypatch.setattr(sink, "facts", lambda: None)
+    with pytest.raises(CommitFailed, match="made anew"):
+        late.commit(stage.rows(["b"]))

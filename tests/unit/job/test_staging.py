@@ -1,0 +1,123 @@
+"""Staging folders: who lives, what a dead run left, what stays after a failure."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from sparkinfer.errors import CommitFailed, PermissionDenied
+from sparkinfer.job import staging as module
+from sparkinfer.job.staging import JOB_FILE, Staging, staging_of
+
+
+def make(root: Path, run_id: str, config_hash: str = "c1") -> Staging:
+    return Staging(str(root), run_id=run_id, config_hash=config_hash)
+
+
+def leave_answers(folder: Path, bucket: int, *, whole: bool = True) -> Path:
+    answers = folder / "answers" / f"bucket={bucket}"
+    answers.mkdir(parents=True)
+    (answers / "part-0.parquet").write_bytes(b"x")
+    if whole:
+        (answers / "_SUCCESS").touch()
+    return answers
+
+
+def kill(root: Path, run_id: str) -> None:
+    """Make a run look as if its process had died: the pid of a process that has ended."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    path = root / run_id / JOB_FILE
+    path.write_text(json.dumps({**json.loads(path.read_text()), "pid": ended.pid, "started": 1.0}))
+
+
+def test_a_dead_runs_whole_answers_are_harvested_once(tmp_path: Path) -> None:
+    make(tmp_path, "dead")
+    leave_answers(tmp_path / "dead", 3)
+    leave_answers(tmp_path / "dead", 4, whole=False)
+    kill(tmp_path, "dead")
+    heir, late = make(tmp_path, "heir"), make(tmp_path, "late")
+    assert heir.harvest() == [f"{tmp_path}/heir/harvest/dead/answers/bucket=3"]
+    assert late.harvest() == []
+    assert not (tmp_path / "dead").exists()
+
+
+def test_what_an_heir_had_harvested_is_harvested_again_when_it_dies(tmp_path: Path) -> None:
+    make(tmp_path, "dead")
+    leave_answers(tmp_path / "dead", 1)
+    kill(tmp_path, "dead")
+    make(tmp_path, "heir")
+    kill(tmp_path, "heir")
+    assert make(tmp_path, "last").harvest() == [f"{tmp_path}/last/harvest/heir/harvest/dead/answers/bucket=1"]
+
+
+def test_a_living_runs_folder_is_left_alone(tmp_path: Path) -> None:
+    make(tmp_path, "alive")
+    leave_answers(tmp_path / "alive", 1)
+    assert make(tmp_path, "other").harvest() == []
+    assert (tmp_path / "alive" / "answers").exists()
+
+
+def test_other_configurations_are_kept_for_their_own_next_run_and_then_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, "other", "c2")
+    leave_answers(tmp_path / "other", 1)
+    kill(tmp_path, "other")
+    assert make(tmp_path, "first").harvest() == []
+    assert (tmp_path / "other").exists()
+    later = time.time() + module.KEEP_OTHERS_S + 1
+    monkeypatch.setattr(module.time, "time", lambda: later)
+    make(tmp_path, "second")
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_failed_run_says_where_its_answers_are_and_leaves_them_to_the_next(tmp_path: Path) -> None:
+    with pytest.raises(CommitFailed, match="is kept in") as failed, staging_of(str(tmp_path), run_id="one", config_hash="c1"):
+        leave_answers(tmp_path / "one", 0)
+        raise CommitFailed("The store is down.")
+    assert failed.value.message.startswith("The store is down. ")
+    with staging_of(str(tmp_path), run_id="two", config_hash="c1") as staging:
+        assert len(staging.harvest()) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_run_lets_go_of_its_folder(tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt), staging_of(str(tmp_path), run_id="one", config_hash="c1"):
+        raise KeyboardInterrupt
+    assert not module.is_alive(json.loads((tmp_path / "one" / JOB_FILE).read_text()))
+
+
+def test_a_run_on_another_host_is_dead_when_its_file_is_old() -> None:
+    job = {"host": "elsewhere", "pid": 1, "started": 1.0, "state": "running"}
+    assert module.is_alive({**job, "beat": time.time()})
+    assert not module.is_alive({**job, "beat": time.time() - module.DEAD_AFTER_S - 1})
+
+
+def test_a_committed_bucket_is_dropped_from_every_part(tmp_path: Path) -> None:
+    staging = make(tmp_path, "run")
+    for part in ("pending", "answers", "rows", "rows-3"):
+        for bucket in (1, 11):
+            (tmp_path / "run" / part / f"bucket={bucket}").mkdir(parents=True)
+    staging.drop_bucket(1)
+    left = sorted(str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").glob("*/bucket=*"))
+    assert left == [f"{part}/bucket=11" for part in ("answers", "pending", "rows-3", "rows")]
+
+
+def test_half_written_counters_are_skipped(tmp_path: Path) -> None:
+    staging = make(tmp_path, "run")
+    folder = Path(staging.progress_dir)
+    (folder / "a.json").write_text('{"rows_done": 3}')
+    (folder / "b.json").write_text('{"rows_')
+    (folder / ".c.new").write_text('{"rows_done": 9}')
+    assert staging.progress() == [{"rows_done": 3}]
+
+
+def test_no_right_to_make_the_folder_is_said() -> None:
+    with pytest.raises(PermissionDenied, match="staging folder"):
+        make(Path("/proc/sparkinfer"), "run")
