@@ -93,6 +93,32 @@ class PlainLines:
         self._people.print(f"{clock_time(progress.seconds)}  {describe(progress)}")
 
 
+class LastLook:
+    """Keeps the last look at a job, for when it is stopped."""
+
+    def __init__(self) -> None:
+        self.progress: Progress | None = None
+
+    def through(self, draw: OnProgress) -> OnProgress:
+        """The same display, remembered on its way."""
+
+        def keep(progress: Progress) -> None:
+            self.progress = progress
+            draw(progress)
+
+        return keep
+
+    def what_is_left(self, table: str) -> str:
+        """What stands in the table and what does not, in one line."""
+        seen = self.progress
+        if seen is None or not seen.rows_total:
+            return f"Stopped before the first row; {table} is as it was."
+        return (
+            f"Stopped with {seen.buckets_done} of {seen.buckets_total} buckets committed to {table}; "
+            f"{max(0, seen.rows_total - seen.rows_done)} of {seen.rows_total} rows were not answered yet."
+        )
+
+
 @contextlib.contextmanager
 def _bar(people: Console) -> Iterator[OnProgress]:
     columns = (

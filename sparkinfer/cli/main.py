@@ -16,6 +16,7 @@ from sparkinfer.cli.demo import demo
 from sparkinfer.cli.doctor import doctor
 from sparkinfer.cli.exits import ExitCode, Stopped, code_of
 from sparkinfer.cli.run import run
+from sparkinfer.cli.status import status
 from sparkinfer.errors import SparkInferError
 
 DEBUG = "--debug"
@@ -34,6 +35,7 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(run)
+app.command()(status)
 app.command()(doctor)
 
 

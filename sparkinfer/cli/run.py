@@ -10,7 +10,7 @@ import typer
 
 from sparkinfer.cli import console
 from sparkinfer.cli.exits import ExitCode
-from sparkinfer.cli.live import watch
+from sparkinfer.cli.live import LastLook, watch
 from sparkinfer.cli.quiet import LOG_NAME, quiet_session
 from sparkinfer.tracking.base import NullTracker, Tracker
 from sparkinfer.tracking.mlflow import MlflowTracker
@@ -52,8 +52,13 @@ def run_job(config: JobConfig, *, app: str, people: Console, log: Path | None = 
 
     log = log or Path(tempfile.mkdtemp(prefix="sparkinfer-")) / LOG_NAME
     udf = llm_udf(**config.udf.keywords())
-    with quiet_session(app, log=log, config=_session_settings(config)) as spark, watch(people) as draw:
-        return run_table(spark, udf=udf, on_progress=draw, **arguments(config))
+    seen = LastLook()
+    try:
+        with quiet_session(app, log=log, config=_session_settings(config)) as spark, watch(people) as draw:
+            return run_table(spark, udf=udf, on_progress=seen.through(draw), **arguments(config))
+    except KeyboardInterrupt:
+        people.print(seen.what_is_left(config.into))
+        raise
 
 
 def arguments(config: JobConfig) -> dict[str, Any]:

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from sparkinfer.cli.live import LastLook, PlainLines, describe, watch
+from sparkinfer.job.progress import Progress
+
+HALF = Progress(
+    phase="answering",
+    rows_total=400,
+    rows_done=200,
+    buckets_total=8,
+    buckets_done=3,
+    running=12,
+    waiting=3,
+    seconds=61.0,
+    rows_per_second=5.04,
+    tokens_per_second=840.4,
+    eta_seconds=39.6,
+)
+
+
+def console(*, terminal: bool) -> tuple[Console, io.StringIO]:
+    stream = io.StringIO()
+    return Console(file=stream, force_terminal=terminal, width=160, highlight=False), stream
+
+
+def test_a_running_job_is_told_with_rows_rates_and_time_left() -> None:
+    assert describe(HALF) == "200/400 rows, 5.0 rows/s, 840 tokens/s, 12 running, 3 waiting, 0:00:40 left"
+
+
+def test_failed_rows_are_told_as_soon_as_there_are_any() -> None:
+    assert "200/400 rows, 7 failed," in describe(
+        Progress(phase="answering", rows_total=400, rows_done=200, rows_failed=7)
+    )
+
+
+def test_before_the_first_answer_the_engine_is_starting() -> None:
+    assert describe(Progress(phase="answering", rows_total=400)) == "starting the engine, 400 rows to do"
+
+
+@pytest.mark.parametrize("phase", ["reading", "staging", "done"])
+def test_other_phases_are_told_by_name_only(phase: str) -> None:
+    assert "rows/s" not in describe(Progress(phase=phase, rows_total=9, rows_done=9))
+
+
+def test_plain_lines_come_every_few_seconds_and_at_each_new_phase() -> None:
+    people, stream = console(terminal=False)
+    now = iter([0.0, 1.0, 2.0, 5.5, 6.0])
+    lines = PlainLines(people, every_s=5.0, clock=lambda: next(now))
+    lines(Progress(phase="reading"))
+    lines(HALF)
+    lines(HALF)
+    lines(HALF)
+    lines(Progress(phase="done"))
+    said = [line.split("  ")[1] for line in stream.getvalue().splitlines()]
+    assert said == ["comparing source and table", describe(HALF), "done"]
+
+
+def test_elsewhere_than_on_a_terminal_there_are_no_escape_codes() -> None:
+    people, stream = console(terminal=False)
+    with watch(people) as draw:
+        draw(HALF)
+    assert stream.getvalue().startswith("0:01:01  200/400 rows")
+    assert "\x1b" not in stream.getvalue()
+
+
+def test_a_terminal_gets_a_bar() -> None:
+    people, stream = console(terminal=True)
+    with watch(people) as draw:
+        draw(HALF)
+    assert "50%" in stream.getvalue()
+    assert "200/400 rows" in stream.getvalue()
+
+
+def test_a_stopped_job_says_what_is_left() -> None:
+    people, _ = console(terminal=False)
+    seen = LastLook()
+    assert "as it was" in seen.what_is_left("out/labels")
+    with watch(people) as draw:
+        seen.through(draw)(HALF)
+    assert seen.what_is_left("out/labels") == (
+        "Stopped with 3 of 8 buckets committed to out/labels; 200 of 400 rows were not answered yet."
+    )
