@@ -30,14 +30,20 @@ class Slices:
         return len(self._columns[0]) - self._offset if self._columns else 0
 
     def take(self, rows: int) -> Columns | None:
-        """At most so many rows, from one batch; None at the end. Empty batches are passed over."""
-        while not self.buffered:
-            batch = next(self._batches, None)
-            if batch is None:
-                self.is_exhausted = True
-                return None
-            self._columns = batch if isinstance(batch, tuple) else (batch,)
-            self._offset = 0
+        """At most so many rows, from one batch; None at the end."""
+        self.fill()
+        if self.is_exhausted:
+            return None
         cut = [column.slice(self._offset, rows) for column in self._columns]
         self._offset += len(cut[0])
         return cut
+
+    def fill(self) -> None:
+        """Read Spark's next batch where nothing is left of the last; empty ones are passed over."""
+        while not self.buffered and not self.is_exhausted:
+            batch = next(self._batches, None)
+            if batch is None:
+                self.is_exhausted = True
+            else:
+                self._columns = batch if isinstance(batch, tuple) else (batch,)
+                self._offset = 0

@@ -74,14 +74,16 @@ class RowStream:
         try:
             while not (slices.is_exhausted and not self._queue):
                 self._read(slices)
-                ready = self._ready(is_last=slices.is_exhausted)
+                ready = self._ready()
                 if ready:
                     yield [entry.completion for entry in ready if entry.completion is not None]
                     self._window.yielded(len(ready), sum(entry.size for entry in ready))
                     self._last_yield = time.monotonic()
                 elif self._waiting:
                     self._collect()
-                elif not slices.is_exhausted and not self._window.room():
+                elif not slices.buffered:
+                    slices.fill()  # there may be no more rows; to look costs nothing
+                else:
                     time.sleep(POLL_S / 10)  # the reader may be hanging up: see window.py
         finally:
             if self._client is not None:
@@ -127,7 +129,7 @@ class RowStream:
     def _has_ready(self) -> bool:
         return bool(self._queue) and self._queue[0].completion is not None
 
-    def _ready(self, *, is_last: bool) -> list[_OpenRow]:
+    def _ready(self) -> list[_OpenRow]:
         """The answered rows at the head, or none yet where more of them would make a better batch."""
         if not self._has_ready():
             return []
