@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from sparkinfer.job.progress import OnProgress, Progress
 
 PLAIN_EVERY_S = 5.0
+#: Share of the rows before which rates are chance.
+RATE_AFTER = 0.05
 #: The job's phases for people; before the first answer the engine is being started.
 PHASES = {
     "reading": "comparing source and table",
@@ -47,17 +49,18 @@ def describe(progress: Progress) -> str:
         return PHASES.get(progress.phase, progress.phase)
     if not progress.rows_done:
         return f"starting the engine, {progress.rows_total} rows to do"
-    parts = [
-        f"{progress.rows_done}/{progress.rows_total} rows",
-        f"{progress.rows_per_second:.1f} rows/s",
-        f"{progress.tokens_per_second:.0f} tokens/s",
-        f"{progress.running} running, {progress.waiting} waiting",
-    ]
-    if progress.rows_failed:
-        parts.insert(1, f"{progress.rows_failed} failed")
-    if progress.eta_seconds is not None:
-        parts.append(f"{clock_time(progress.eta_seconds)} left")
-    return ", ".join(parts)
+    failed = [f"{progress.rows_failed} failed"] if progress.rows_failed else []
+    now = f"{progress.running} running, {progress.waiting} waiting"
+    return ", ".join([f"{progress.rows_done}/{progress.rows_total} rows", *failed, *_rates(progress), now])
+
+
+def _rates(progress: Progress) -> list[str]:
+    """Rates and the time left, once enough rows are answered to tell them by."""
+    if progress.rows_done < RATE_AFTER * progress.rows_total:
+        return []
+    rates = [f"{progress.rows_per_second:.1f} rows/s", f"{progress.tokens_per_second:.0f} tokens/s"]
+    left = [] if progress.eta_seconds is None else [f"{clock_time(progress.eta_seconds)} left"]
+    return [*rates, *left]
 
 
 def clock_time(seconds: float) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import pytest
 from rich.console import Console
@@ -29,7 +30,7 @@ def console(*, terminal: bool) -> tuple[Console, io.StringIO]:
 
 
 def test_a_running_job_is_told_with_rows_rates_and_time_left() -> None:
-    assert describe(HALF) == "200/400 rows, 5.0 rows/s, 840 tokens/s, 12 running, 3 waiting, 0:00:40 left"
+    assert describe(HALF) == "200/400 rows, 5.0 rows/s, 840 tokens/s, 0:00:40 left, 12 running, 3 waiting"
 
 
 def test_failed_rows_are_told_as_soon_as_there_are_any() -> None:
@@ -40,6 +41,11 @@ def test_failed_rows_are_told_as_soon_as_there_are_any() -> None:
 
 def test_before_the_first_answer_the_engine_is_starting() -> None:
     assert describe(Progress(phase="answering", rows_total=400)) == "starting the engine, 400 rows to do"
+
+
+def test_rates_are_not_guessed_from_the_first_rows() -> None:
+    first = replace(HALF, rows_done=3, eta_seconds=9e5)
+    assert describe(first) == "3/400 rows, 12 running, 3 waiting"
 
 
 @pytest.mark.parametrize("phase", ["reading", "staging", "done"])
