@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from sparkinfer.errors import FailedRows
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunResult:
@@ -87,3 +89,24 @@ class RunResult:
         """Plain JSON-able values."""
         derived = ("valid_rows", "rows_per_second", "tokens_per_second")
         return {**asdict(self), **{name: getattr(self, name) for name in derived}}
+
+
+def refuse_failures(result: RunResult, *, example: tuple[str, str, str] | None) -> None:
+    """End with an error where rows failed, now or before; the good ones are committed.
+
+    Args:
+        result: of the job.
+        example: ``(code, key, input_hash)`` of one failed row, or None.
+
+    Raises:
+        FailedRows: says how many, why, and which for example.
+    """
+    if not result.failed and not result.failed_before:
+        return
+    codes = ", ".join(f"{count} {code}" for code, count in sorted(result.failures.items()))
+    named = f" For example {example[0]} at key {example[1]} (input_hash {example[2]})." if example else ""
+    before = f" {result.failed_before} failed before; retry_failed=True asks again." if result.failed_before else ""
+    raise FailedRows(
+        f"{result.failed} of {result.rows} rows failed{f' ({codes})' if codes else ''}; the others are in {result.table}."
+        f"{named}{before}"
+    )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from sparkinfer.config.load import load_settings
 from sparkinfer.config.settings import Settings
-from sparkinfer.errors import FailedRows
+from sparkinfer.errors import InvalidConfig
 from sparkinfer.job.answers import KnownAnswers
 from sparkinfer.job.chunks import Chunks, slot_count
 from sparkinfer.job.commit import Committed, Committer, StagedBucket
@@ -25,10 +25,11 @@ from sparkinfer.job.pending import keyed_rows
 from sparkinfer.job.pipeline import JobTag, answered_in_order
 from sparkinfer.job.progress import OnProgress, ProgressReporter
 from sparkinfer.job.record import Record, job_facts, recorded
-from sparkinfer.job.result import RunResult
+from sparkinfer.job.result import RunResult, refuse_failures
 from sparkinfer.job.source import open_source
 from sparkinfer.job.spec import JobSpec, check_spec
 from sparkinfer.job.staging import Staging, staging_of, staging_root
+from sparkinfer.job.warmup import start_engine
 from sparkinfer.sink.base import Sink
 from sparkinfer.sink.open import open_sink
 from sparkinfer.tracking.base import DatasetFacts, Tracker
@@ -91,6 +92,8 @@ def run(
         FailedRows: ``fail_on_error`` is true and rows failed.
     """
     started = time.monotonic()
+    if not isinstance(udf, LlmUdf):
+        raise InvalidConfig(f"run(): udf must be llm_udf(...) called without columns, not {type(udf).__name__}.")
     settings = _settings(spark, staging=staging, experiment=experiment, tracking_uri=tracking_uri)
     reporter = ProgressReporter(on_progress)
     reporter.start()
@@ -150,7 +153,7 @@ def run(
         reporter.close()
     result = replace(result, mlflow_run_id=record.mlflow_run_id, seconds=time.monotonic() - started)
     if fail_on_error or (fail_on_error is None and recipe.fail_on_error):
-        _refuse_failures(result, commits)
+        refuse_failures(result, example=_total(commits).example)
     return result
 
 
@@ -179,6 +182,8 @@ def _work(job: _Job, compared: Comparison, reporter: ProgressReporter, record: R
         reporter.watch(staging.progress, staging.beat)
         reporter.phase("staging")
         chunks = _chunks(job, compared, staging)
+        if compared.snapshot.is_empty and not staging.harvest():
+            start_engine(job.spark, chunks.udf, slots=chunks.slots, mark=tag.on_this_thread)
         pending = chunks.stage_pending(compared.states)
         reporter.expect(rows=sum(pending.rows.values()), buckets=len(pending.rows))
         reporter.phase("answering")
@@ -245,7 +250,7 @@ def _metadata(job: _Job) -> dict[str, object]:
 
 
 def _result(job: _Job, compared: Comparison, commits: Sequence[Committed], *, seconds: float) -> RunResult:
-    counts = sum((committed.counts for committed in commits), Counts())
+    counts = _total(commits)
     versions = tuple(committed.version for committed in commits if committed.version is not None)
     found = compared.survey
     model = job.udf.engine.model
@@ -278,17 +283,8 @@ def _result(job: _Job, compared: Comparison, commits: Sequence[Committed], *, se
     )
 
 
-def _refuse_failures(result: RunResult, commits: Sequence[Committed]) -> None:
-    """End with an error where rows failed, now or before; the good ones are committed."""
-    if not result.failed and not result.failed_before:
-        return
-    codes = ", ".join(f"{count} {code}" for code, count in sorted(result.failures.items()))
-    example = sum((committed.counts for committed in commits), Counts()).example
-    named = f" For example {example[0]} at key {example[1]} (input_hash {example[2]})." if example else ""
-    before = f" {result.failed_before} failed before; retry_failed=True asks again." if result.failed_before else ""
-    raise FailedRows(
-        f"{result.failed} of {result.rows} rows failed{f' ({codes})' if codes else ''}; the others are in {result.table}.{named}{before}"
-    )
+def _total(commits: Sequence[Committed]) -> Counts:
+    return sum((committed.counts for committed in commits), Counts())
 
 
 def _settings(spark: SparkSession, **given: str | None) -> Settings:
