@@ -64,23 +64,36 @@ def elect(place: Place, spec: EngineSpec, *, since: float | None = None) -> Runn
         EngineTimeout: it was not ready within ``settings.start_timeout_s``.
     """
     key = engine_key(place, spec)
-    folder = engine_folder(place, key)
-    save_owner(folder, place)
     wait = _Wait(time.monotonic() if since is None else since)
     while True:
-        lock = try_lock(folder.lock)
-        status = Status.load(folder.status)
-        if lock is not None:
-            try:
-                _raise_failure(wait, status)
-                wait.seen.add(_start(place, folder, spec, key, lock))
-            finally:
-                os.close(lock)
-        elif status is not None:
-            if status.state == READY and status.mark.is_alive():
-                return RunningEngine(status.mark, folder.socket(), folder.token.read_text(encoding="ascii"), status.log)
-            _watch(wait, folder, status, spec.settings.start_timeout_s)
+        try:
+            engine = _look(place, spec, key, wait)
+        except FileNotFoundError:  # an engine that ends has just removed its files
+            engine = None
+        if engine is not None:
+            return engine
         time.sleep(_POLL)
+
+
+def _look(place: Place, spec: EngineSpec, key: str, wait: _Wait) -> RunningEngine | None:
+    """One look: the engine if it is ready; starts it if there is none."""
+    folder = engine_folder(place, key)
+    save_owner(folder, place)
+    lock = try_lock(folder.lock)
+    status = Status.load(folder.status)
+    if lock is not None:
+        try:
+            _raise_failure(wait, status)
+            wait.seen.add(_start(place, folder, spec, key, lock))
+        finally:
+            os.close(lock)
+        return None
+    if status is None:
+        return None
+    if status.state == READY and status.mark.is_alive():
+        return RunningEngine(status.mark, folder.socket(), folder.token.read_text(encoding="ascii"), status.log)
+    _watch(wait, folder, status, spec.settings.start_timeout_s)
+    return None
 
 
 def engine_key(place: Place, spec: EngineSpec) -> str:

@@ -82,6 +82,12 @@ class Ledger:
         with self._entries() as entries:
             return [entry for entry in entries if entry.pid != pid]
 
+    def close_if_empty(self) -> None:
+        """Remove the ledger where no other engine is left; called by an engine that ends."""
+        if self._path.parent.is_dir() and not self.others(os.getpid()):
+            self._path.unlink(missing_ok=True)
+            self._lock.unlink(missing_ok=True)
+
     @contextlib.contextmanager
     def _entries(self) -> Iterator[list[Reservation]]:
         """The living entries under the lock; what the block makes of them is written back."""

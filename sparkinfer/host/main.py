@@ -18,6 +18,7 @@ from types import FrameType
 
 from sparkinfer.errors import EngineDied, EngineStartFailed, SparkInferError
 from sparkinfer.host.journal import Journal, read_journal
+from sparkinfer.host.ledger import Ledger
 from sparkinfer.host.lineage import own_mark
 from sparkinfer.host.loading import local_folder
 from sparkinfer.host.memo import Memo
@@ -177,23 +178,19 @@ def _wait_for_end(watch: LifeWatch, folder: EngineFolder, server: Server) -> End
 
 
 def _clean(folder: EngineFolder, recipe: Recipe, *, keeps_memo: bool) -> None:
-    """Remove what this engine made; the memo may wait for the next engine of this executor."""
-    Path(recipe.socket).unlink(missing_ok=True)
-    if not keeps_memo:
-        shutil.rmtree(folder.path, ignore_errors=True)
-        _remove_if_last(Path(recipe.place))
+    """Remove what this engine made; answers and poison rows may wait for the next engine of this executor."""
+    socket = Path(recipe.socket)
+    socket.unlink(missing_ok=True)
+    if keeps_memo:
+        for path in (folder.journal, folder.status, folder.recipe, folder.token):
+            path.unlink(missing_ok=True)
+        return
+    with contextlib.suppress(OSError):  # moved away at once, so that a new engine never meets half of the old one
+        shutil.rmtree(folder.path.rename(folder.path.with_name(f"{folder.path.name}.gone-{os.getpid()}")))
+    Ledger(Path(recipe.place)).close_if_empty()
+    for parent in (Path(recipe.place), socket.parent):
         with contextlib.suppress(OSError):
-            Path(recipe.socket).parent.rmdir()
-        return
-    for path in (folder.journal, folder.status, folder.recipe, folder.token, folder.deaths):
-        path.unlink(missing_ok=True)
-
-
-def _remove_if_last(place: Path) -> None:
-    """The executor's folder goes with its last engine."""
-    if any(path.is_dir() for path in place.glob("*")):
-        return
-    shutil.rmtree(place, ignore_errors=True)
+            parent.rmdir()  # only when this was the last engine
 
 
 def _die_with(error: Exception) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -34,24 +35,38 @@ class ProgressFiles:
     def __init__(self, name: str) -> None:
         self._name = name
         self._tallies: dict[str | None, Tally] = {}
+        self._clients: Counter[str] = Counter()
+        self._broken: set[str] = set()
         self._lock = threading.Lock()
 
-    def tally(self, folder: str | None) -> Tally:
-        """The counters of a job, shared by its clients."""
+    def enter(self, folder: str | None) -> Tally:
+        """A client of a job begins; the job's counters, shared by all its clients."""
         with self._lock:
+            if folder is not None:
+                self._clients[folder] += 1
             return self._tallies.setdefault(folder, Tally())
 
-    def write(self, gauges: Mapping[str, float]) -> None:
-        """Write every job's file; a folder that is gone or full is said in the log once and left out from then on."""
+    def leave(self, folder: str | None, gauges: Mapping[str, float]) -> None:
+        """A client of a job ends; the file says what it got in all."""
+        if folder is None:
+            return
         with self._lock:
-            folders = [folder for folder in self._tallies if folder is not None]
-        for folder in folders:
-            try:
-                self._replace(Path(folder), {**asdict(self._tallies[folder]), **gauges})
-            except OSError as error:
-                _LOG.warning("Live progress is not written into %s any more: %s.", folder, error)
-                with self._lock:
-                    self._tallies.pop(folder, None)
+            self._write(folder, gauges)
+            self._clients[folder] -= 1
+
+    def write(self, gauges: Mapping[str, float]) -> None:
+        """Write the file of every job that has a client."""
+        with self._lock:
+            for folder in [folder for folder, count in self._clients.items() if count > 0]:
+                self._write(folder, gauges)
+
+    def _write(self, folder: str, gauges: Mapping[str, float]) -> None:
+        try:
+            self._replace(Path(folder), {**asdict(self._tallies[folder]), **gauges})
+        except OSError as error:
+            if folder not in self._broken:  # said once; the job does not depend on it
+                _LOG.warning("Live progress cannot be written into %s: %s.", folder, error)
+            self._broken.add(folder)
 
     def _replace(self, folder: Path, values: Mapping[str, float]) -> None:
         fresh = folder / f".{self._name}.new"

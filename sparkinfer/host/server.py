@@ -74,12 +74,12 @@ class Server:
     def _accept_all(self) -> None:
         while True:
             try:
-                connection = self._listener.accept()
+                channel = Channel(self._listener.accept())
             except OSError as error:
                 _LOG.warning("A connection could not be accepted: %s.", error)
                 time.sleep(0.1)  # out of descriptors: others have to close first
                 continue
-            threading.Thread(target=self._serve, args=(Channel(connection),), name="client", daemon=True).start()
+            threading.Thread(target=self._serve, args=(channel,), name="client", daemon=True).start()
 
     def _serve(self, channel: Channel) -> None:
         try:

@@ -64,6 +64,7 @@ class Service:
         self._progress = progress
         self._poisoned = frozenset(poisoned)
         self._log_name = log_name
+        self._on_failure = on_failure
         self._lock = threading.Lock()
         self._works: dict[int, Work] = {}
         self._in_flight: dict[bytes, Work] = {}
@@ -80,8 +81,8 @@ class Service:
 
     def start(self) -> None:
         """Start the threads: one prepares prompts, one runs the engine, one reads its outputs."""
-        threading.Thread(target=self._prepare_all, name="prepare", daemon=True).start()
-        threading.Thread(target=self._read_all, name="read", daemon=True).start()
+        for name, work in (("prepare", self._prepare_all), ("read", self._read_all)):
+            threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True).start()
         self.loop.start()
 
     def stop(self) -> None:
@@ -104,7 +105,7 @@ class Service:
                 text = TextTask(task, self._tokenizer, self._engine.info.max_model_len)
                 self._texts[config] = (len(self._texts), text)
             number, text = self._texts[config]
-            session = Session(task, text, number, config, outlet, self._progress.tally(task.progress_dir))
+            session = Session(task, text, number, config, outlet, self._progress.enter(task.progress_dir))
             self._sessions.add(session)
         return session
 
@@ -129,7 +130,7 @@ class Service:
                 if not work.waiters:
                     self._forget(work)
                     self.loop.drop(work)
-        self._progress.write(self.gauges())
+        self._progress.leave(session.task.progress_dir, self.gauges())
 
     def fail(self, error: SparkInferError) -> None:
         """Tell every client that nothing more will come."""
@@ -179,6 +180,13 @@ class Service:
             self._in_flight[key] = work
         self._to_prepare.put(work)
         return None
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        """A thread that ended unnoticed would leave its rows waiting for ever."""
+        try:
+            work()
+        except Exception as error:
+            self._on_failure(error)
 
     def _prepare_all(self) -> None:
         while (work := self._to_prepare.get()) is not None:

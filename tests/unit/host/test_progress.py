@@ -35,7 +35,7 @@ def test_a_jobs_counters_stand_in_its_folder_after_its_last_client(place: Place,
 
 def test_a_folder_that_is_gone_costs_one_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     progress = ProgressFiles("engine")
-    progress.tally(str(tmp_path / "gone"))
+    progress.enter(str(tmp_path / "gone"))
     with caplog.at_level(logging.WARNING):
         progress.write({"running": 1})
         progress.write({"running": 1})
@@ -44,5 +44,17 @@ def test_a_folder_that_is_gone_costs_one_warning(tmp_path: Path, caplog: pytest.
 
 def test_clients_of_one_job_share_its_counters() -> None:
     progress = ProgressFiles("engine")
-    assert progress.tally("a") is progress.tally("a")
-    assert progress.tally("a") is not progress.tally("b")
+    assert progress.enter("a") is progress.enter("a")
+    assert progress.enter("a") is not progress.enter("b")
+
+
+def test_a_job_without_clients_is_not_written_any_more(tmp_path: Path) -> None:
+    progress = ProgressFiles("engine")
+    progress.enter(str(tmp_path)).rows_done = 3
+    progress.leave(str(tmp_path), {"running": 0})
+    (file,) = tmp_path.glob("*.json")
+    assert json.loads(file.read_text())["rows_done"] == 3
+    file.unlink()
+    progress.write({"running": 1})
+    assert not list(tmp_path.iterdir())
+    assert progress.enter(str(tmp_path)).rows_done == 3  # the job's next task goes on counting

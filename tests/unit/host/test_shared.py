@@ -102,6 +102,14 @@ def test_a_row_that_cannot_be_a_prompt_never_reaches_the_engine(place: Place, lo
     assert len(events(log, "request")) == 1
 
 
+def test_a_stop_string_ends_the_answer_before_it(place: Place) -> None:
+    client = connect(fake_spec(answer="good. bad. ugly."), replace(TASK, sampling=SamplingParams(stop=(". b",))))
+    client.submit([row(1)])
+    answer = drain(client, 1)[1]
+    assert (answer.result, answer.finish_reason) == ("good", FinishReason.STOP)
+    client.close()
+
+
 def test_what_only_a_gone_client_wanted_is_dropped(place: Place, log: Path) -> None:
     spec = fake_spec(log=log, step_ms=400, settings=EngineSettings(batch_timeout_ms=0, max_batch_size=1))
     client, other = connect(spec), connect(spec)
