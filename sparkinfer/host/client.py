@@ -64,6 +64,7 @@ class SharedClient:
         self._missing: dict[int, Request] = {}
         self._attempts: Counter[int] = Counter()
         self._hangups = 0
+        self._error: SparkInferError | None = None
         self._connected_at = time.monotonic()
         self._line = self._connect()
 
@@ -75,6 +76,8 @@ class SharedClient:
 
     def poll(self, timeout: float) -> list[Completion]:
         """See :meth:`Client.poll`; a dead engine is started again in here, and what it owed is asked for again."""
+        if self._error is not None:
+            raise self._error
         item = self._line.next(timeout)
         completions: list[Completion] = []
         while item is not None:
@@ -112,10 +115,14 @@ class SharedClient:
 
     def _mend(self, error: Exception) -> None:
         self._line.hang_up()
-        if not isinstance(error, ConnectionError):
-            raise error
-        self._count_hangup()
-        self._line = self._connect()
+        try:
+            if not isinstance(error, ConnectionError):
+                raise error
+            self._count_hangup()
+            self._line = self._connect()
+        except SparkInferError as final:
+            self._error = final  # for every later call too: nobody waits for an engine that was given up
+            raise
         self._send(list(self._missing.values()))
 
     def _count_hangup(self) -> None:

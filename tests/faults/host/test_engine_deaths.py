@@ -58,6 +58,8 @@ def test_an_engine_that_keeps_dying_is_given_up_with_the_end_of_its_log(place: P
         stop.set()
         killer.join()
     assert "log" in str(caught.value)
+    with pytest.raises(EngineDied):
+        client.poll(1)  # nor does a later call wait for an engine that was given up
     client.close()
 
 
