@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from sparkinfer.types import Usage
+
 _LOG = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
 class Tally:
-    """What one job (one progress folder) got from this engine process so far."""
+    """What one job (one progress folder) got from this engine process so far; tokens are those really worked on."""
 
     rows_done: int = 0
     rows_failed: int = 0
@@ -23,6 +25,12 @@ class Tally:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+
+    def pay(self, usage: Usage) -> None:
+        """Count the tokens of one distinct input; its twins and later memo hits cost none."""
+        self.prompt_tokens += usage.prompt_tokens
+        self.cached_tokens += usage.cached_tokens
+        self.completion_tokens += usage.completion_tokens
 
 
 class ProgressFiles:

@@ -20,7 +20,7 @@ from typing import Any
 
 from sparkinfer.config.settings import EngineSettings
 from sparkinfer.config.specs import TaskSpec
-from sparkinfer.errors import ProtocolError, SparkInferError
+from sparkinfer.errors import HostError, ProtocolError, SparkInferError
 from sparkinfer.host import frames
 from sparkinfer.host.channel import Channel
 from sparkinfer.host.progress import ProgressFiles
@@ -94,6 +94,10 @@ class Server:
             _LOG.warning("A client was refused: %s", error)
             with contextlib.suppress(ConnectionError):
                 channel.send(_error_frame(error))
+        except Exception as error:  # a silent hang-up would have the client try again and again
+            _LOG.exception("Serving a client failed.")
+            with contextlib.suppress(ConnectionError):
+                channel.send(_error_frame(HostError(f"The engine process could not serve this task: {error!r}.")))
         finally:
             channel.close()
 

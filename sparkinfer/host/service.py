@@ -224,6 +224,7 @@ class Service:
                 self._memo.put([(w.key, c) for w, c in stamped if w.is_shared and may_be_kept(c)])
             for work, completion in stamped:
                 self._forget(work)
+                work.session.tally.pay(completion.usage)
                 for waiter in work.waiters:
                     by_session[waiter.session].append(replace(completion, row=waiter.row))
         for session, completions in by_session.items():
@@ -249,11 +250,8 @@ class Service:
     def _deliver(self, session: Session, completions: list[Completion]) -> None:
         if not completions:
             return
-        tally = session.tally
-        for completion in completions:
-            tally.rows_done += completion.ok
-            tally.rows_failed += not completion.ok
-            tally.prompt_tokens += completion.usage.prompt_tokens
-            tally.cached_tokens += completion.usage.cached_tokens
-            tally.completion_tokens += completion.usage.completion_tokens
+        num_failed = sum(not completion.ok for completion in completions)
+        with self._lock:
+            session.tally.rows_done += len(completions) - num_failed
+            session.tally.rows_failed += num_failed
         session.outlet.deliver(completions)

@@ -213,6 +213,11 @@ def test_a_client_with_a_wrong_token_or_version_is_refused_and_the_engine_lives(
     client.close()
 
 
+def test_a_task_that_cannot_be_served_is_told_why(place: Place) -> None:
+    with pytest.raises(SparkInferError, match="could not serve"):
+        connect(fake_spec(), replace(TASK, prompt=7))  # type: ignore[arg-type]
+
+
 def test_other_settings_meet_the_running_engine_which_says_so(place: Place, log: Path) -> None:
     first = connect(fake_spec(log=log))
     second = connect(fake_spec(log=log, settings=EngineSettings(max_batch_size=3, batch_timeout_ms=0)))
