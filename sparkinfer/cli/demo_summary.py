@@ -104,7 +104,7 @@ def summarise(
     gold = Counter(row["label"] for row in rows)
     right = sum(row["predicted"] == row["label"] for row in rows)
     return Summary(
-        result=result.to_dict(),
+        result=json.loads(json.dumps(result.to_dict())),  # as it will be read back
         comparison=comparison,
         labels=dict(Counter(str(row["predicted"]) for row in rows).most_common()),
         accuracy=right / len(rows),
