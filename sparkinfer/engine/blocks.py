@@ -119,7 +119,7 @@ class BlockPool:
             assert references == counted[block], f"block {block}: {references} references, {counted[block]} owners"
         free, owned = set(self._free), set(counted)
         assert len(free) == len(self._free), "a block is free twice"
-        assert free.isdisjoint(owned) and self._cached.keys().isdisjoint(free | owned), "a block is in two places"  # noqa: PT018
+        assert free.isdisjoint(owned) and self._cached.keys().isdisjoint(free | owned), "a block is in two places"
         total = len(free) + len(owned) + len(self._cached)
         assert total == self.num_blocks, f"free + owned + cached is {total}, not {self.num_blocks}"
         assert self._cached.keys() <= self._kept <= owned | self._cached.keys(), "a kept block is lost"

@@ -100,13 +100,13 @@ def run_and_compare(plan: Plan) -> dict[str, float]:
     return stats
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(plans(tiny_pool=False))
 def test_every_request_gets_the_tokens_it_gets_alone(plan: Plan) -> None:
     run_and_compare(plan)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(plans(tiny_pool=True))
 def test_preemption_in_a_pool_that_barely_holds_one_changes_no_token(plan: Plan) -> None:
     run_and_compare(plan)

@@ -214,6 +214,18 @@ def test_a_step_that_finds_no_memory_runs_again_in_smaller_ones() -> None:
     assert engine.stats()["failed"] == 0
 
 
+def test_when_memory_is_there_again_batches_grow_back() -> None:
+    engine = engine_of(memory_tokens=4)
+    for number in range(8):
+        engine.add(request(number, [number], max_tokens=100))
+    while len(runner_of(engine).plans) < 2:
+        step(engine)
+    assert max(map(len, runner_of(engine).plans)) <= 4
+    runner_of(engine)._memory_tokens = None
+    drain(engine)
+    assert max(map(len, runner_of(engine).plans)) == 8
+
+
 def test_a_row_that_finds_no_memory_even_alone_fails() -> None:
     engine = engine_of(memory_tokens=0)
     engine.add(request(0))
