@@ -1,0 +1,37 @@
+"""Closed choices: what may come next, and when a choice is whole."""
+
+from __future__ import annotations
+
+import pytest
+
+from sparkinfer.engine.constraints import allowed, is_complete, longest
+
+CHOICES = ((5, 6), (5, 6, 7), (5, 8), (9,))
+
+
+@pytest.mark.parametrize(
+    ("generated", "expected"),
+    [([], [5, 9]), ([5], [6, 8]), ([5, 6], [2, 7]), ([5, 6, 7], []), ([9], []), ([4], []), ([5, 6, 2], [])],
+)
+def test_only_a_continuation_of_a_choice_is_allowed(generated: list[int], expected: list[int]) -> None:
+    assert allowed(CHOICES, generated, frozenset([2])) == expected
+
+
+def test_a_choice_that_another_continues_is_not_complete_until_a_stop_id() -> None:
+    assert not is_complete(CHOICES, [5, 6])
+    assert is_complete(CHOICES, [5, 6, 7])
+    assert is_complete(CHOICES, [9])
+    assert not is_complete(CHOICES, [])
+    assert not is_complete(CHOICES, [9, 9])
+
+
+def test_stop_ids_are_not_allowed_where_no_choice_ends() -> None:
+    assert allowed(CHOICES, [], frozenset([2])) == [5, 9]
+
+
+def test_the_longest_choice_is_counted_in_tokens() -> None:
+    assert longest(CHOICES) == 3
+
+
+def test_equal_choices_count_once() -> None:
+    assert allowed(((3,), (3,)), []) == [3]
