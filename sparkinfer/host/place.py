@@ -109,7 +109,7 @@ def here() -> Place:
         HostError: the folder belongs to someone else or cannot be made.
     """
     block_manager = _block_manager()
-    owner = java_ancestor()
+    owner = java_ancestor() if _is_spark_worker() else None
     if block_manager is not None:
         folder = block_manager / "sparkinfer"
         return Place(_digest(str(block_manager)), _private(folder), owner, block_manager)
@@ -136,6 +136,11 @@ def log_folder(place: Place, engine: EngineFolder) -> Path:
 def engine_folder(place: Place, key: str) -> EngineFolder:
     """The folder of the engine with this key, made where needed."""
     return EngineFolder(_private(place.folder / key[:16]))
+
+
+def _is_spark_worker() -> bool:
+    """Whether a JVM above this process is an executor; elsewhere it may be an editor or a build server."""
+    return any(name in os.environ for name in ("SPARK_LOCAL_DIRS", "PYTHON_WORKER_FACTORY_PORT", "SPARK_JOB_ARTIFACT_UUID"))
 
 
 def _block_manager() -> Path | None:

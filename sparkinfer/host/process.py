@@ -127,11 +127,15 @@ def engine_environment(threads: int | None, visible_devices: str) -> dict[str, s
     kept = {name: value for name, value in os.environ.items() if name not in _DROPPED}
     kept["OMP_NUM_THREADS"] = str(cpu_threads(threads))  # Spark forces the cores of one task
     kept["CUDA_VISIBLE_DEVICES"] = visible_devices
-    kept["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([_package_parent(), *filter(None, sys.path)]))
+    kept["PYTHONPATH"] = os.pathsep.join(_import_path())
     kept["PYTHONUNBUFFERED"] = "1"
     return kept
 
 
-def _package_parent() -> str:
-    """Where ``sparkinfer`` is imported from: a folder, or an archive that was shipped with the job."""
-    return str(Path(__file__).absolute().parents[2])
+def _import_path() -> list[str]:
+    """Where this process imports from, ``sparkinfer`` first: a folder, or an archive that was shipped with the job.
+
+    Without the jars that Spark puts there: dozens, and every import would look into each of them.
+    """
+    own = str(Path(__file__).absolute().parents[2])
+    return list(dict.fromkeys([own, *(entry for entry in sys.path if entry and not entry.endswith(".jar"))]))

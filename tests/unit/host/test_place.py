@@ -32,11 +32,11 @@ def test_the_folder_is_for_this_user_only(place: Place) -> None:
 
 
 def test_outside_spark_this_process_is_the_executor_and_takes_its_folder_along() -> None:
-    code = "from sparkinfer.host.place import here; p = here(); print(p.folder, p.owner.pid, p.folder.is_dir())"
+    code = "import os; from sparkinfer.host.place import here; p = here(); print(p.folder, p.owner.pid == os.getpid(), p.folder.is_dir())"
     environment = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_DIRS"}
     process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
-    folder, _, existed = process.stdout.split()
-    assert existed == "True"
+    folder, *facts = process.stdout.split()
+    assert facts == ["True", "True"]
     assert not Path(folder).exists()
 
 
@@ -103,6 +103,14 @@ def test_the_engine_gets_all_cores_and_none_of_sparks_secrets(monkeypatch: pytes
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
     assert engine_environment(None, "1")["CUDA_VISIBLE_DEVICES"] == "1"
     assert engine_environment(3, "")["OMP_NUM_THREADS"] == "3"
+
+
+def test_the_engine_imports_what_this_process_imports_but_no_jars(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", ["", "/job/userFiles/delta.jar", "/job/userFiles/shipped.zip", *sys.path])
+    path = engine_environment(None, "")["PYTHONPATH"].split(os.pathsep)
+    assert Path(path[0], "sparkinfer", "host").is_dir()
+    assert path[1] == "/job/userFiles/shipped.zip"
+    assert not any(entry.endswith(".jar") for entry in path)
 
 
 def test_doctor_can_say_which_watch_is_active(place: Place) -> None:

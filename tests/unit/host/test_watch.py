@@ -5,7 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sparkinfer.host import lineage
 from sparkinfer.host.lineage import mark_of
 from sparkinfer.host.place import Place
 from sparkinfer.host.watch import End, LifeWatch, OwnerWatch
@@ -63,7 +62,3 @@ def test_the_engine_ends_with_the_jvm_though_the_jvm_was_killed(place: Place, tm
     assert not place.folder.exists()
     assert jvm.stdin is not None
     jvm.stdin.close()  # the worker ends
-
-
-def test_a_process_without_a_jvm_above_it_has_none() -> None:
-    assert lineage.java_ancestor() is None
