@@ -5,17 +5,22 @@ from __future__ import annotations
 import os
 import queue
 import threading
+import time
 from collections.abc import Sequence
+from pathlib import Path
 
 from sparkinfer.config.specs import EngineSpec, TaskSpec
 from sparkinfer.errors import EngineDied, SparkInferError
 from sparkinfer.host.election import engine_key
+from sparkinfer.host.lineage import mark_of
 from sparkinfer.host.loading import load_engine, local_folder
 from sparkinfer.host.memo import Memo
 from sparkinfer.host.place import Place, engine_folder
 from sparkinfer.host.progress import ProgressFiles
 from sparkinfer.host.service import Service
 from sparkinfer.types import Completion, Request
+
+_TICK = 1.0
 
 _services: dict[tuple[object, ...], _InlineService] = {}
 _lock = threading.Lock()
@@ -37,6 +42,7 @@ class InlineClient:
 
     def poll(self, timeout: float) -> list[Completion]:
         """See :meth:`Client.poll`."""
+        self._service.tick()
         try:
             item = self._inbox.get(timeout=timeout) if timeout > 0 else self._inbox.get_nowait()
         except queue.Empty:
@@ -65,7 +71,10 @@ class _InlineService:
         self.error: SparkInferError | None = None
         engine, tokenizer = load_engine(spec, local_folder(spec))
         settings = spec.settings
-        spill = engine_folder(place, engine_key(place, spec)).path / f"memo-{os.getpid()}.sqlite"
+        folder = engine_folder(place, engine_key(place, spec)).path
+        _remove_leftovers(folder)
+        spill = folder / f"memo-{os.getpid()}.sqlite"
+        self._ticked = 0.0
         self.service = Service(
             engine,
             tokenizer,
@@ -75,9 +84,23 @@ class _InlineService:
         )
         self.service.start()
 
+    def tick(self) -> None:
+        """Called often; once a second the live counters are written."""
+        if time.monotonic() - self._ticked > _TICK:
+            self._ticked = time.monotonic()
+            self.service.write_progress()
+
     def _fail(self, error: Exception) -> None:
         self.error = EngineDied(f"The inline engine raised {error!r}; restart the session, or use engine_mode='shared'.")
         self.service.fail(self.error)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    """Memo files of workers that are gone."""
+    for path in folder.glob("memo-*.sqlite*"):
+        pid = path.name.removeprefix("memo-").partition(".")[0]
+        if not pid.isdigit() or mark_of(int(pid)) is None:
+            path.unlink(missing_ok=True)
 
 
 def _service_of(place: Place, spec: EngineSpec) -> _InlineService:

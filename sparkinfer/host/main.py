@@ -82,7 +82,6 @@ def _start(folder: EngineFolder, recipe: Recipe, tail: str) -> _Parts:
     began = time.monotonic()
     engine, tokenizer = load_beside_others(spec, local_folder(spec), Path(recipe.place), own_mark())
     _LOG.info("Engine %s for %s ready after %.1f s.", engine.info.label, spec.model.name, time.monotonic() - began)
-    progress = ProgressFiles(f"{recipe.key[:12]}-{os.getpid()}")
     service = Service(
         engine,
         tokenizer,
@@ -90,12 +89,12 @@ def _start(folder: EngineFolder, recipe: Recipe, tail: str) -> _Parts:
         journal=Journal(folder.journal),
         trial=Trial(deaths.suspects),
         poisoned=[bytes.fromhex(digest) for digest in deaths.poisoned],
-        progress=progress,
+        progress=ProgressFiles(f"{recipe.key[:12]}-{os.getpid()}"),
         on_failure=_die_with,
         log_name=recipe.log,
     )
     token = folder.token.read_text(encoding="ascii")
-    server = Server(service, Path(recipe.socket), token, settings=spec.settings, progress=progress)
+    server = Server(service, Path(recipe.socket), token, settings=spec.settings)
     service.start()
     server.start()
     return _Parts(server, service)

@@ -23,7 +23,6 @@ from sparkinfer.config.specs import TaskSpec
 from sparkinfer.errors import HostError, ProtocolError, SparkInferError
 from sparkinfer.host import frames
 from sparkinfer.host.channel import Channel
-from sparkinfer.host.progress import ProgressFiles
 from sparkinfer.host.service import Service
 from sparkinfer.types import Completion
 
@@ -43,16 +42,12 @@ class Server:
         path: of the socket; its folder keeps others out.
         token: what a client must show.
         settings: the running engine's; a client with others is told in the log that these win.
-        progress: written once a beat.
     """
 
-    def __init__(
-        self, service: Service, path: Path, token: str, *, settings: EngineSettings, progress: ProgressFiles
-    ) -> None:
+    def __init__(self, service: Service, path: Path, token: str, *, settings: EngineSettings) -> None:
         self._service = service
         self._token = token
         self._settings = settings
-        self._progress = progress
         self._clients: set[_ClientConnection] = set()
         self._idle_since = time.monotonic()
         self._lock = threading.Lock()
@@ -159,7 +154,7 @@ class Server:
                 clients = list(self._clients)
             for client in clients:
                 client.beat(beat)
-            self._progress.write(self._service.gauges())
+            self._service.write_progress()
 
 
 class _ClientConnection:

@@ -152,6 +152,10 @@ class Service:
             "blocks_free": self.loop.stats.get("blocks_free", 0),
         }
 
+    def write_progress(self) -> None:
+        """Leave the live counters where jobs asked for them; about once a second."""
+        self._progress.write(self.gauges())
+
     def stats(self) -> dict[str, float]:
         """Counters since the load: rows, memo_hits, twins, clients, and the engine's own (requests, steps, tokens ...)."""
         with self._lock:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -9,7 +10,8 @@ import pytest
 
 from sparkinfer import host
 from sparkinfer.errors import EngineStartFailed
-from sparkinfer.host.place import Place
+from sparkinfer.host.election import engine_key
+from sparkinfer.host.place import Place, engine_folder
 from tests.support.engines import TASK, connect, drain, engine_pids, events, fake_spec, row
 
 
@@ -47,6 +49,24 @@ def test_twins_are_run_once_inline_too(place: Place, log: Path) -> None:
     assert len(drain(client, 5)) == 5
     assert len(events(log, "request")) == 1
     client.close()
+
+
+def test_live_counters_are_written_inline_too(place: Place, tmp_path: Path) -> None:
+    client = host.connect_inline(fake_spec(answer="counted"), replace(TASK, progress_dir=str(tmp_path)))
+    client.submit([row(number) for number in range(7)])
+    drain(client, 7)
+    client.close()
+    (file,) = tmp_path.glob("*.json")
+    assert json.loads(file.read_text())["rows_done"] == 7
+
+
+def test_memo_files_of_workers_that_are_gone_are_removed(place: Place) -> None:
+    spec = fake_spec(answer="leftovers")
+    left = engine_folder(place, engine_key(place, spec)).path / "memo-999999999.sqlite"
+    left.touch()
+    host.connect_inline(spec, TASK).close()
+    assert not left.exists()
+    assert left.with_name(f"memo-{os.getpid()}.sqlite").exists()
 
 
 def test_a_model_that_does_not_load_raises_each_time(place: Place) -> None:
