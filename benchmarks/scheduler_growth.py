@@ -2,7 +2,7 @@
 
 The packed engine runs over the fake runner, so all CPU time is the scheduler's, the block pool's and the prefix cache's (and the
 fake runner's own, measured apart and subtracted). All requests wait from the start: a shared instruction of 130 tokens, a text
-of 20 to 200, 8 to 128 tokens out. A busy machine makes everything slower by turns, so a fixed piece of work runs between the
+of 20 to 200, 4 to 16 tokens out (short ones, so that admission weighs). A busy machine makes everything slower by turns, so a fixed piece of work runs between the
 steps and the growth is of tokens' cost over that work's.
 
     python benchmarks/scheduler_growth.py [--requests 1000 10000 100000] [--json]
@@ -47,12 +47,12 @@ class TimedRunner(FakeRunner):
 def make_requests(count: int) -> list[EngineRequest]:
     """Reviews as the speed benchmark has them."""
     draw = random.Random(0)
-    sampling = {n: SamplingParams(max_tokens=n) for n in range(8, 129)}
+    sampling = {n: SamplingParams(max_tokens=n) for n in range(4, 17)}
     return [
         EngineRequest(
             request_id=number,
             prompt_ids=INSTRUCTION + tuple(draw.randrange(30_000) for _ in range(draw.randint(20, 200))),
-            sampling=sampling[min(128, 8 + int(draw.expovariate(1 / 35)))],
+            sampling=sampling[draw.randint(4, 16)],
             arrival=number * 1e-6,
         )
         for number in range(count)
