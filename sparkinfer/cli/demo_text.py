@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -11,20 +11,28 @@ from rich.text import Text
 
 from sparkinfer.cli.demo_summary import Comparison, Summary
 
-SAMPLE_CHARS = 70
+SAMPLE_CHARS = 60
 
 
 def show(summary: Summary, people: Console) -> None:
     """Print the whole summary."""
     people.print()
-    for name, text in lines(summary):
-        people.print(Text.assemble((f"{name:<18}", "bold"), text))
+    people.print(_pairs(lines(summary), style="bold"))
     people.print()
     people.print(_samples(summary))
     people.print()
     people.print("Where to look next", style="bold")
-    for command, why in next_steps(summary):
-        people.print(f"  {command}   # {why}")
+    people.print(_pairs(next_steps(summary), style="cyan"))
+
+
+def _pairs(pairs: Sequence[tuple[str, str]], *, style: str) -> Table:
+    """Two columns; a long text is wrapped inside its own."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style=style, no_wrap=True)
+    grid.add_column()
+    for first, second in pairs:
+        grid.add_row(first, Text(second))
+    return grid
 
 
 def lines(summary: Summary) -> list[tuple[str, str]]:
@@ -70,11 +78,9 @@ def _accuracy(summary: Summary) -> str:
 def _samples(summary: Summary) -> Table:
     table = Table(title="Five of the rows", title_justify="left", show_edge=False, pad_edge=False)
     for name in ("id", "text", "label", "predicted"):
-        table.add_column(name, no_wrap=name != "text", max_width=SAMPLE_CHARS)
+        table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=SAMPLE_CHARS)
     for row in summary.samples:
-        text = " ".join(str(row["text"]).split())
-        short = text if len(text) <= SAMPLE_CHARS else text[: SAMPLE_CHARS - 1] + "…"
-        table.add_row(row["id"], Text(short), row["label"], row["predicted"])
+        table.add_row(row["id"], Text(" ".join(str(row["text"]).split())), row["label"], row["predicted"])
     return table
 
 
