@@ -1,19 +1,20 @@
 """README and docs are run: Python blocks in order, YAML jobs loaded, commands looked up.
 
 The blocks of a document share one namespace, as a reader would type them one after the other, in an empty folder that holds the
-repository's examples. A fence says ``{test="skip"}`` where a block must not run (a cluster, a hub download).
+repository's examples and configuration. A fence says ``{test="skip"}`` where a block must not run (a cluster, a hub download).
 """
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from pytest_examples import CodeExample, EvalExample, find_examples
+from pytest_examples import CodeExample, find_examples
 from typer.main import get_command
 
 from sparkinfer.cli.main import app
@@ -42,15 +43,14 @@ def fences(language: str) -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.parametrize("document", sorted(python_blocks()))
-def test_the_python_of_a_document_runs(
-    document: str, eval_example: EvalExample, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    (tmp_path / "conf").symlink_to(ROOT / "conf")
-    monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"spark": spark}
-    for example in python_blocks()[document]:
-        names |= eval_example.run(example, module_globals=names)
+def test_the_python_of_a_document_runs(document: str, tmp_path: Path) -> None:
+    """In a process and a folder of its own, for relative paths mean the folder that the JVM was started in."""
+    for name in ("examples", "conf"):
+        (tmp_path / name).symlink_to(ROOT / name)
+    program = tmp_path / "blocks.py"
+    program.write_text("\n\n".join(example.source for example in python_blocks()[document]), "utf-8")
+    done = subprocess.run([sys.executable, str(program)], cwd=tmp_path, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
 
 
 def test_readme_has_python_that_runs() -> None:
