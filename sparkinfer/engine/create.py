@@ -102,7 +102,7 @@ def _packed_engine(model: PreTrainedModel, spec: EngineSpec, info: EngineInfo, s
     shapes = probe.attention_layers(model)
 
     def runner(num_blocks: int, about: EngineInfo) -> PackedRunner:
-        pool, attention = _pool(shapes, num_blocks, spec, model, threads)
+        pool, attention = _pool(shapes, num_blocks + settings.strict, spec, model, threads)
         about = replace(about, label=f"paged/{about.device}-{attention.name}/{about.dtype}", kv_bytes=pool.num_bytes)
         return PackedRunner(
             model, pool=pool, attention=attention, sampler=sampler, info=about, strict=settings.strict

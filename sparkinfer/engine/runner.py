@@ -6,11 +6,12 @@ Logits are made only for the tokens that a sequence samples from.
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from transformers import PreTrainedModel
 
 from sparkinfer.engine.attention import hook
-from sparkinfer.engine.attention.base import Attention, PackedBatch, pack
+from sparkinfer.engine.attention.base import Attention, PackedBatch, pack, slices
 from sparkinfer.engine.base import EngineInfo
 from sparkinfer.engine.kv import KvPool
 from sparkinfer.engine.plan import StepPlan, StepResult
@@ -43,7 +44,7 @@ class PackedRunner:
     ) -> None:
         hook.register()
         model.set_attn_implementation(hook.IMPLEMENTATION)
-        self.num_blocks = pool.num_blocks
+        self.num_blocks = pool.num_blocks - strict  # strict mode pads with tokens that live in a block of their own
         self.block_size = pool.block_size
         self.info = info
         self._model: PreTrainedModel | None = model
@@ -65,10 +66,17 @@ class PackedRunner:
     @torch.inference_mode()
     def logits(self, batch: PackedBatch) -> torch.Tensor:
         """Store the batch's K/V; float ``[len(batch.sample_rows), vocabulary]``."""
+        if not self._strict:
+            return self._forward(batch, batch.sample_rows)
+        parts = slices(batch, _STRICT_TOKENS, padding_block=self.num_blocks, block_size=self.block_size)
+        every = np.arange(_STRICT_TOKENS)
+        return torch.cat([self._forward(part, every)[part.sample_rows] for part in parts])
+
+    def _forward(self, batch: PackedBatch, sample_rows: np.ndarray) -> torch.Tensor:
         assert self._model is not None and self._attention is not None, "run() after close(). This is a bug."
         self._attention.begin(batch)
         device = self._model.device
-        rows = torch.from_numpy(batch.sample_rows if len(batch.sample_rows) else batch.query_starts[1:2] - 1)
+        rows = torch.from_numpy(sample_rows if len(sample_rows) else batch.query_starts[1:2] - 1)  # models want one
         with hook.backend(self._attention):
             output = self._model(
                 input_ids=torch.from_numpy(batch.token_ids)[None].to(device),

@@ -10,6 +10,7 @@ A kernel knows no models, prompts or requests.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -123,3 +124,36 @@ def pack(items: list[PlannedSequence], block_size: int) -> PackedBatch:
         tables=tables,
         sample_rows=starts[1:][samples] - 1,
     )
+
+
+def slices(batch: PackedBatch, size: int, *, padding_block: int, block_size: int) -> Iterator[PackedBatch]:
+    """The batch in pieces of exactly ``size`` tokens, in order; the last is filled up with one-token sequences.
+
+    A piece may cut a sequence: the earlier piece has stored what the later one attends to.
+
+    Args:
+        batch: what to cut.
+        size: tokens of each piece.
+        padding_block: a block that no sequence owns.
+        block_size: tokens of a block.
+    """
+    owner = np.repeat(np.arange(len(batch.context_lens)), np.diff(batch.query_starts))
+    for first in range(0, batch.num_tokens, size):
+        part = slice(first, min(first + size, batch.num_tokens))
+        count = part.stop - first
+        sequences, starts = np.unique(owner[part], return_index=True)
+        ends = np.append(starts[1:], count)
+        padding = np.arange(size - count)
+        tables = np.zeros((len(sequences) + len(padding), batch.tables.shape[1]), np.int64)
+        tables[: len(sequences)] = batch.tables[sequences]
+        tables[len(sequences) :, 0] = padding_block
+        in_part = (batch.sample_rows >= first) & (batch.sample_rows < part.stop)
+        yield PackedBatch(
+            token_ids=np.append(batch.token_ids[part], np.zeros(len(padding), np.int64)),
+            positions=np.append(batch.positions[part], np.zeros(len(padding), np.int64)),
+            slots=np.append(batch.slots[part], np.full(len(padding), padding_block * block_size)),
+            query_starts=np.concatenate([starts, count + padding, [size]]),
+            context_lens=np.append(batch.positions[part][ends - 1] + 1, np.ones(len(padding), np.int64)),
+            tables=tables,
+            sample_rows=batch.sample_rows[in_part] - first,
+        )
