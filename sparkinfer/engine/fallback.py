@@ -119,7 +119,7 @@ def _most_tokens(request: EngineRequest) -> int:
     return request.sampling.max_tokens if request.choices is None else longest(request.choices) + 1
 
 
-class _Draw(LogitsProcessor):  # type: ignore[misc]
+class _Draw(LogitsProcessor):
     """Draws with the engine's sampler and leaves generate() nothing else to choose."""
 
     def __init__(self, sampler: Sampler, sequence: Sequence) -> None:
@@ -148,7 +148,7 @@ class _Draw(LogitsProcessor):  # type: ignore[misc]
         return only
 
 
-class _Ended(StoppingCriteria):  # type: ignore[misc]
+class _Ended(StoppingCriteria):
     """Ends generate() when the drawn token ended the answer."""
 
     def __init__(self, draw: _Draw) -> None:

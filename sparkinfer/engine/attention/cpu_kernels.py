@@ -126,7 +126,9 @@ def _carry_on(scores, lo, hi, softcap, top, total, acc, r):  # type: ignore[no-u
 
 
 @njit(cache=True, fastmath=_FAST)
-def _attend_row(query, token, row, position, tables, sequence, head, chunk, keys, values, scaling, window, softcap, scores, acc, r, top, total):  # type: ignore[no-untyped-def]  # fmt: skip # noqa: E501
+def _attend_row(  # type: ignore[no-untyped-def]
+    query, token, row, position, tables, sequence, head, chunk, keys, values, scaling, window, softcap, scores, acc, r, top, total
+):
     """Carry one row (a query of one head) over one chunk of its context; returns the running maximum and sum."""
     block_size = keys.shape[2]
     begin = max(chunk, position + 1 - window)

@@ -77,5 +77,6 @@ def _attention(
         softcap=softcap,
         sinks=s_aux,
     )
-    packed = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
-    return _backend.get().forward(module.layer_idx, *packed, call)[None], None
+    layer: Any = module.layer_idx
+    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    return _backend.get().forward(layer, q, k, v, call)[None], None

@@ -7,7 +7,6 @@ import pytest
 
 from sparkinfer.engine import noise
 
-
 # Random123's published answers for philox4x32-10; the first two of four words.
 KNOWN = [(0, 0, 0xE169C58D6627E8D5)]
 
