@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sparkinfer.errors import JobError, SparkInferError
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -28,12 +30,18 @@ def quiet_session(app: str, *, log: Path, config: Mapping[str, str]) -> Iterator
     Raises:
         JavaNotFound: no Java, or one too old.
         MissingDependency: pyspark is not installed.
+        JobError: Spark did not start; the message names the file that says why.
     """
     from sparkinfer import session
 
     running = _running()
-    with _stderr_into(log):
-        spark = session(app, config=config)
+    try:
+        with _stderr_into(log):
+            spark = session(app, config=config)
+    except SparkInferError:
+        raise
+    except Exception as error:
+        raise JobError(f"Spark did not start ({type(error).__name__}); its own messages are in {log}.") from error
     try:
         yield spark
     finally:
