@@ -39,9 +39,11 @@ def convert(path: Path, folder: Path) -> None:
     generation config and tokenizer with its chat template.
 
     Raises:
+        ModelIncomplete: the file is cut or damaged.
         UnsupportedModel: transformers cannot read this architecture or tokenizer from GGUF.
     """
     check_readable(path)
+    pre_tokenizer = _pre_tokenizer_name(path)
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer, GgufConfig
 
@@ -55,7 +57,7 @@ def convert(path: Path, folder: Path) -> None:
         raise UnsupportedModel(
             f"transformers cannot read {path} ({error}); take the model's safetensors version instead."
         ) from error
-    _mend_tokenizer(tokenizer, path)
+    _mend_tokenizer(tokenizer, pre_tokenizer)
     context = getattr(model.config, "max_position_embeddings", None)
     if context is not None:
         tokenizer.model_max_length = context
@@ -64,7 +66,7 @@ def convert(path: Path, folder: Path) -> None:
     _drop_private_paths(folder / "config.json")
 
 
-def _mend_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
+def _mend_tokenizer(tokenizer: PreTrainedTokenizerBase, pre_tokenizer: str | None) -> None:
     """Give SmolLM back the digit splitting that transformers leaves out (tokenizers of type ``smollm``).
 
     Without it "a  5" becomes a, two single spaces and 5, where the model was trained on a, one double space and 5.
@@ -73,15 +75,19 @@ def _mend_tokenizer(tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
     from tokenizers import pre_tokenizers
 
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is not None and _pre_tokenizer_name(path) == "smollm":
+    if backend is not None and pre_tokenizer == "smollm":
         byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, trim_offsets=True, use_regex=True)
         backend.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), byte_level])
 
 
 def _pre_tokenizer_name(path: Path) -> str | None:
+    """The file's ``tokenizer.ggml.pre``; reading it also shows whether header and tensors are whole."""
     from gguf import GGUFReader
 
-    field = GGUFReader(str(path)).fields.get("tokenizer.ggml.pre")
+    try:
+        field = GGUFReader(str(path)).fields.get("tokenizer.ggml.pre")
+    except (ValueError, IndexError, KeyError, TypeError) as error:
+        raise ModelIncomplete(f"{path} is cut or damaged ({error}); download it again.") from error
     return None if field is None else str(field.contents())
 
 

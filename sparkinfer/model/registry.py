@@ -86,13 +86,16 @@ def download(location: str, folder: Path, *, tracking_uri: str | None, registry_
         ModelIncomplete: no or several models in it.
         UnsupportedModel: it holds only a reference to the hub.
     """
+    from mlflow import MlflowClient
     from mlflow.artifacts import download_artifacts
 
+    name, _, version = location.removeprefix("models:/").rpartition("/")
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f"{folder.name}.mlflow-") as scratch:
         try:
-            got = download_artifacts(
-                artifact_uri=location, dst_path=scratch, tracking_uri=tracking_uri, registry_uri=registry_uri
-            )
+            # Asked of the registry by hand: download_artifacts looks models:/name/version up in the default registry.
+            client = MlflowClient(tracking_uri=tracking_uri, registry_uri=registry_uri)
+            source = client.get_model_version_download_uri(name, version)
+            got = download_artifacts(artifact_uri=source, dst_path=scratch, tracking_uri=tracking_uri, registry_uri=registry_uri)
         except OSError:
             raise  # the disk's; explained by the cache
         except Exception as error:
