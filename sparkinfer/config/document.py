@@ -32,7 +32,8 @@ class Document:
         for length in range(len(path), -1, -1):
             if path[:length] in self.places:
                 return self.places[path[:length]]
-        return "settings"
+        below = (place for known, place in self.places.items() if path and known[: len(path)] == path)
+        return next(below, "settings")
 
 
 def read_yaml(path: Path) -> Document:
