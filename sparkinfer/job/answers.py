@@ -96,7 +96,11 @@ class KnownAnswers:
     def _in_folders(self, folders: Sequence[str]) -> DataFrame:
         """Answers of dead runs; failed ones too, unless this job asks failed rows again."""
         schema = answers_schema(logprobs=self._spec.logprobs)
-        rows = self._spark.read.schema(schema).parquet(*folders).select("input_hash", ANSWER, sql.lit(HARVESTED).alias(ORIGIN))
+        rows = (
+            self._spark.read.schema(schema)
+            .parquet(*folders)
+            .select("input_hash", ANSWER, sql.lit(HARVESTED).alias(ORIGIN))
+        )
         return rows.where(sql.col(f"{ANSWER}.errorCode").isNull()) if self._spec.retry_failed else rows
 
 

@@ -115,7 +115,9 @@ class Chunks:
     def samples(self, staged: StagedBucket, *, rows: int = SAMPLE_ROWS) -> tuple[dict[str, Any], ...]:
         """A few finished rows: key, kept columns and answer as text, for the tracker."""
         shown = (*self.spec.kept, self.spec.output, "error_code", "finish_reason")
-        frame = self.spark.read.parquet(staged.rows.path).select([quoted(name).cast("string").alias(name) for name in shown])
+        frame = self.spark.read.parquet(staged.rows.path).select(
+            [quoted(name).cast("string").alias(name) for name in shown]
+        )
         return tuple(row.asDict() for row in frame.limit(rows).collect())
 
     def _ask(self, bucket: int, rows: int, waiting: DataFrame, answered: DataFrame | None) -> None:
@@ -168,7 +170,11 @@ class Chunks:
     def _count(self, staged: DataFrame, bucket: int) -> Counts:
         """Count what was really written, by error code."""
         is_skipped = sql.col("finish_reason") == "skipped"
-        key = sql.concat_ws(", ", *(quoted(name).cast("string") for name in self.spec.key)) if self.spec.key else sql.col("row_key")
+        key = (
+            sql.concat_ws(", ", *(quoted(name).cast("string") for name in self.spec.key))
+            if self.spec.key
+            else sql.col("row_key")
+        )
         by_code = staged.groupBy("error_code").agg(
             sql.count(sql.lit(1)).alias("rows"),
             sql.count(sql.when(sql.col(ORIGIN).isNull(), 1)).alias("lost"),

@@ -49,7 +49,11 @@ def keyed_rows(frame: DataFrame, spec: JobSpec) -> DataFrame:
     texts = [sql.coalesce(sql.length(quoted(name).cast("string")), sql.lit(0)) for _, name in spec.arguments]
     length = reduce(lambda a, b: a + b, texts)
     return frame.select(
-        *columns, row_key.alias("row_key"), input_hash.alias("input_hash"), is_null.alias(NULL_KEY), length.alias(LENGTH)
+        *columns,
+        row_key.alias("row_key"),
+        input_hash.alias("input_hash"),
+        is_null.alias(NULL_KEY),
+        length.alias(LENGTH),
     )
 
 
@@ -72,7 +76,9 @@ def with_state(rows: DataFrame, table: DataFrame | None, *, spec: JobSpec, confi
     )
     is_same = (sql.col("__old_input") == sql.col("input_hash")) & (sql.col("__old_config") == sql.lit(config_hash))
     if spec.mode == "append":
-        old = old.where(sql.col("__old_config") == sql.lit(config_hash)).withColumn("input_hash", sql.col("__old_input"))
+        old = old.where(sql.col("__old_config") == sql.lit(config_hash)).withColumn(
+            "input_hash", sql.col("__old_input")
+        )
         joined = rows.join(old.dropDuplicates(["row_key", "input_hash"]), ["row_key", "input_hash"], "left")
     else:
         joined = rows.join(old.dropDuplicates(["row_key"]), "row_key", "left")

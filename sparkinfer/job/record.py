@@ -50,7 +50,9 @@ class Record:
         """A bucket is in the table."""
         self._done += counts
         self._buckets += 1
-        self._tracker.progress(self._buckets, {f"committed_{name}": float(n) for name, n in self._done.numbers().items()})
+        self._tracker.progress(
+            self._buckets, {f"committed_{name}": float(n) for name, n in self._done.numbers().items()}
+        )
 
     def finish(self, status: RunStatus, error: str | None = None) -> None:
         """Write the outcome."""

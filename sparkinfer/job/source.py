@@ -111,4 +111,6 @@ def _exists(path: str) -> bool:
 
 def _described(frame: DataFrame, *, name: str, place: str, form: str, version: int | None) -> Source:
     columns = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
-    return Source(frame=frame, facts=DatasetFacts(name=name, source=place, format=form, version=version, columns=columns))
+    return Source(
+        frame=frame, facts=DatasetFacts(name=name, source=place, format=form, version=version, columns=columns)
+    )

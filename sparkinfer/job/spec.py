@@ -129,22 +129,30 @@ def check_table(facts: TableFacts, expected: Sequence[TableColumn], *, table: st
 def _check_arguments(names: Sequence[str], given: Mapping[str, str]) -> None:
     unknown = sorted(set(given) - set(names))
     if unknown:
-        raise InvalidConfig(f"run(): columns names {unknown}, which the prompt does not have; its arguments are {list(names)}.")
+        raise InvalidConfig(
+            f"run(): columns names {unknown}, which the prompt does not have; its arguments are {list(names)}."
+        )
     missing = [name for name in names if name not in given]
     if missing:
         raise MissingColumn(f"run(): columns gives no column for {missing}; the prompt's arguments are {list(names)}.")
     for name, column in given.items():
         if not isinstance(column, str):
-            raise InvalidConfig(f"run(): columns[{name!r}] must be the name of a source column, not {type(column).__name__}.")
+            raise InvalidConfig(
+                f"run(): columns[{name!r}] must be the name of a source column, not {type(column).__name__}."
+            )
 
 
 def _check_names(kept: Sequence[str], output: str) -> None:
     reserved = reserved_columns()
     for name in (*kept, output):
         if name.lower() in reserved:
-            raise ReservedColumn(f"run(): the result table has a column {name} of its own; rename it in the source (or output).")
+            raise ReservedColumn(
+                f"run(): the result table has a column {name} of its own; rename it in the source (or output)."
+            )
         if _BAD_NAME.search(name) or not name:
-            raise InvalidConfig(f"run(): Delta cannot hold a column named {name!r}; rename it without blanks and ,;{{}}()=.")
+            raise InvalidConfig(
+                f"run(): Delta cannot hold a column named {name!r}; rename it without blanks and ,;{{}}()=."
+            )
     if output.lower() in {name.lower() for name in kept}:
         raise ReservedColumn(f"run(): output {output!r} is the name of a kept column too; choose another one.")
 

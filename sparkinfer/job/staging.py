@@ -60,7 +60,9 @@ def staging_root(spark: SparkSession, *, table: str, staging: str | None) -> str
         return f"{absolute(table).rstrip('/')}/{FOLDER}"
     scratch = spark.conf.get("spark.local.dir", None) or tempfile.gettempdir()
     root = f"{scratch.split(',')[0].rstrip('/')}/sparkinfer-{os.getuid()}/{name}"
-    _LOG.warning("Staging for the table %s goes to the session's scratch folder %s; name staging= on a cluster.", table, root)
+    _LOG.warning(
+        "Staging for the table %s goes to the session's scratch folder %s; name staging= on a cluster.", table, root
+    )
     return root
 
 
@@ -130,7 +132,11 @@ class Staging:
 
     def drop_bucket(self, bucket: int) -> None:
         """Forget a bucket that is committed."""
-        parts = [i.base_name for i in _listing(self._fs, self._folder) if i.base_name.startswith(("pending", "answers", "rows"))]
+        parts = [
+            i.base_name
+            for i in _listing(self._fs, self._folder)
+            if i.base_name.startswith(("pending", "answers", "rows"))
+        ]
         for part in parts:
             _remove(self._fs, f"{self._folder}/{part}/bucket={bucket}")
 

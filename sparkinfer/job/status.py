@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from deltalake import DeltaTable
     from pyspark.sql import SparkSession
 
-_COLUMNS = ("error_code", "finish_reason", "attempts", "prompt_tokens", "completion_tokens", "model_name", "config_hash")
+_COLUMNS = (
+    "error_code",
+    "finish_reason",
+    "attempts",
+    "prompt_tokens",
+    "completion_tokens",
+    "model_name",
+    "config_hash",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +102,9 @@ def status(table: str, spark: SparkSession | None = None) -> TableStatus:
     found = _open(path)
     missing = [name for name in _COLUMNS if name not in {f.name for f in found.schema().fields}]
     if missing:
-        raise TableSchemaMismatch(f"{table} is not a result table of sparkinfer: it has no column {', '.join(missing)}.")
+        raise TableSchemaMismatch(
+            f"{table} is not a result table of sparkinfer: it has no column {', '.join(missing)}."
+        )
     counts = _counts(found)
     runs = _runs(found)
     buckets = found.metadata().configuration.get(BUCKETS_PROPERTY)
@@ -125,7 +135,9 @@ def _open(path: str) -> DeltaTable:
 
 def _location(table: str, spark: SparkSession | None) -> str:
     if spark is None:
-        raise InvalidConfig(f"{table} is a table's name; give its path (with a /), or a Spark session that knows the name.")
+        raise InvalidConfig(
+            f"{table} is a table's name; give its path (with a /), or a Spark session that knows the name."
+        )
     return str(spark.sql(f"DESCRIBE DETAIL {table}").collect()[0]["location"])
 
 

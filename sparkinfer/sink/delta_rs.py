@@ -59,7 +59,10 @@ class DeltaRsSink:
 
         try:
             DeltaTable.create(
-                self.table, schema=_arrow_schema(self._spark, columns), mode="ignore", configuration=dict(properties),
+                self.table,
+                schema=_arrow_schema(self._spark, columns),
+                mode="ignore",
+                configuration=dict(properties),
                 raise_if_key_not_exists=False,
             )
         except Exception as error:

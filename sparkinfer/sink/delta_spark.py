@@ -64,7 +64,9 @@ class DeltaSparkSink:
         pairs = {**properties, "delta.enableDeletionVectors": "false"}
         props = ", ".join(f"'{name}' = '{value}'" for name, value in pairs.items())
         try:
-            self._spark.sql(f"CREATE TABLE IF NOT EXISTS {self._sql_name} ({ddl}) USING DELTA TBLPROPERTIES ({props})").collect()
+            self._spark.sql(
+                f"CREATE TABLE IF NOT EXISTS {self._sql_name} ({ddl}) USING DELTA TBLPROPERTIES ({props})"
+            ).collect()
         except Exception as error:
             found = job_error(error, table=self.table, doing="Creating the table")
             if not isinstance(found, CommitConflict):
@@ -128,13 +130,17 @@ class DeltaSparkSink:
                 return None
             raise job_error(error, table=self.table, doing="Reading the table") from error
         if detail["format"] != "delta":
-            raise TableSchemaMismatch(f"{self.table} is a table of format {detail['format']}, not Delta. Name another table.")
+            raise TableSchemaMismatch(
+                f"{self.table} is a table of format {detail['format']}, not Delta. Name another table."
+            )
         return detail
 
     def _history(self, limit: int | None = None) -> list[tuple[int, dict[str, Any]]]:
         """(version, our metadata or {}) of the commits, newest first."""
         clause = f" LIMIT {limit}" if limit is not None else ""
-        history = self._spark.sql(f"DESCRIBE HISTORY {self._sql_name}{clause}").select("version", "userMetadata").collect()
+        history = (
+            self._spark.sql(f"DESCRIBE HISTORY {self._sql_name}{clause}").select("version", "userMetadata").collect()
+        )
         return sorted(((int(r["version"]), parse_metadata(r["userMetadata"])) for r in history), key=lambda h: -h[0])
 
     @contextmanager

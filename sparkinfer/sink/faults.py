@@ -36,10 +36,15 @@ def job_error(error: Exception, *, table: str, doing: str) -> SparkInferError:
     elif _DISK_FULL.search(text):
         found, hint = DiskFull, "no space is left; free some and run the job again"
     elif _DENIED.search(text):
-        found, hint = PermissionDenied, "no right to write there; check the folder's owner and mode, or name another place"
+        found, hint = (
+            PermissionDenied,
+            "no right to write there; check the folder's owner and mode, or name another place",
+        )
     else:
         found, hint = CommitFailed, first_line(error)
-    return found(f"{doing} of {table} failed: {hint}." if found is not CommitFailed else f"{doing} of {table} failed: {hint}")
+    return found(
+        f"{doing} of {table} failed: {hint}." if found is not CommitFailed else f"{doing} of {table} failed: {hint}"
+    )
 
 
 def first_line(error: BaseException) -> str:

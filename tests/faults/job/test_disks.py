@@ -20,7 +20,9 @@ def disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[str], None]]]:
     """A small disk and a function that mounts it again with other options."""
     place = tmp_path / "disk"
     place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(place)], capture_output=True, check=False)
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(place)], capture_output=True, check=False
+    )
     if mounted.returncode != 0:
         pytest.skip("mounting needs root in this container")
     yield place, lambda options: subprocess.run(["mount", "-o", f"remount,{options}", str(place)], check=True) and None
@@ -36,7 +38,14 @@ def label(spark: Any, tmp_path: Path) -> Callable[..., Any]:
 
         noise = sql.concat(*(sql.sha2(sql.concat("id", sql.lit(i)), 512) for i in range(60)))
         source = spark.range(rows).withColumn("text", sql.concat(sql.lit("text "), "id")).withColumn("noise", noise)
-        given = {"key": "id", "keep": ["noise"], "output": "answer", "buckets": 1, "tracker": NullTracker(), **arguments}
+        given = {
+            "key": "id",
+            "keep": ["noise"],
+            "output": "answer",
+            "buckets": 1,
+            "tracker": NullTracker(),
+            **arguments,
+        }
         return run(spark, source=source, into=str(into), udf=udf, **given)
 
     return run_it
@@ -61,7 +70,9 @@ def test_a_disk_full_at_commit_keeps_the_answers(spark: Any, disk: Any, label: A
     assert requests(tmp_path) == 200, "the answers were staged; nothing is asked again"
 
 
-def test_a_table_that_cannot_be_written_is_found_before_anything_is_asked(disk: Any, label: Any, tmp_path: Path) -> None:
+def test_a_table_that_cannot_be_written_is_found_before_anything_is_asked(
+    disk: Any, label: Any, tmp_path: Path
+) -> None:
     place, remount = disk
     label(2, place / "labels")
     remount("ro")

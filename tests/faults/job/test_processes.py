@@ -36,7 +36,11 @@ def start(arguments: dict[str, str]) -> subprocess.Popen[str]:
 def arguments(spark: Any, tmp_path: Path) -> dict[str, str]:
     source = str(tmp_path / "source.parquet")
     spark.createDataFrame([(i, f"text {i}") for i in range(ROWS)], "id bigint, text string").write.parquet(source)
-    return {"source": source, "into": str(tmp_path / "labels"), "model": f"fake:?log={tmp_path / 'engine.log'}&step_ms=1500"}
+    return {
+        "source": source,
+        "into": str(tmp_path / "labels"),
+        "model": f"fake:?log={tmp_path / 'engine.log'}&step_ms=1500",
+    }
 
 
 def requests(tmp_path: Path) -> int:
@@ -79,7 +83,9 @@ def test_a_job_killed_at_half_goes_on_where_it_was(spark: Any, arguments: dict[s
 
 
 @pytest.mark.timeout(2 * PATIENCE_S)
-def test_two_equal_jobs_in_two_processes_write_each_row_once(spark: Any, arguments: dict[str, str], tmp_path: Path) -> None:
+def test_two_equal_jobs_in_two_processes_write_each_row_once(
+    spark: Any, arguments: dict[str, str], tmp_path: Path
+) -> None:
     children = [start(arguments), start(arguments)]
     try:
         results = [json.loads(child.communicate(timeout=PATIENCE_S)[0].splitlines()[-1]) for child in children]

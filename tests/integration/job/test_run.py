@@ -56,7 +56,12 @@ def test_every_row_is_written_once_and_a_repeat_asks_nothing(job: Any, writer: s
     assert seen[-1].rows_done == seen[-1].rows_total == 20
 
     again = job.run(source, into=into)
-    assert (again.rows, again.requests, again.already_done, again.failed_before) == (0, 0, 20 - first.failed, first.failed)
+    assert (again.rows, again.requests, again.already_done, again.failed_before) == (
+        0,
+        0,
+        20 - first.failed,
+        first.failed,
+    )
     assert again.table_version == first.table_version
     assert len(job.requests()) == DISTINCT
 

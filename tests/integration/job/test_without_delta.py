@@ -40,7 +40,12 @@ def test_a_session_without_delta_reads_and_writes_through_delta_rs(tmp_path: Pat
     write_deltalake(source, pa.table({"id": [1, 2, 3], "text": ["a", "b", "a"]}))
 
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, source, log, into], capture_output=True, text=True, check=False, timeout=280, cwd=tmp_path
+        [sys.executable, "-c", PROGRAM, source, log, into],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=280,
+        cwd=tmp_path,
     )
 
     assert done.returncode == 0, done.stderr[-3000:]

@@ -28,7 +28,9 @@ class Stage:
 
     def rows(self, keys: list[str], *, bucket: int = 0, replaces: int = 0, answer: str = "x") -> StagedBucket:
         path = self._folder / f"{len(list(self._folder.iterdir()))}.parquet"
-        pq.write_table(pa.table({"row_key": pa.array(keys, pa.string()), "answer": pa.array([answer] * len(keys))}), path)
+        pq.write_table(
+            pa.table({"row_key": pa.array(keys, pa.string()), "answer": pa.array([answer] * len(keys))}), path
+        )
         rows = StagedRows(path=str(path), columns=("row_key", "answer"))
         return StagedBucket(bucket=bucket, rows=rows, counts=Counts(rows=len(keys), replaces=replaces))
 
@@ -102,7 +104,9 @@ def test_a_twin_that_wrote_everything_leaves_nothing_to_commit(sink: MemorySink,
     assert keys_of(sink) == ["a"]
 
 
-def test_an_append_that_is_dropped_silently_is_noticed(stage: Stage, sink: MemorySink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_append_that_is_dropped_silently_is_noticed(
+    stage: Stage, sink: MemorySink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def append(staged: StagedRows, commit: Commit) -> None:
         if calls:
             real(staged, commit)
@@ -152,7 +156,9 @@ def test_losing_for_ever_ends_in_an_error(stage: Stage, sink: MemorySink, monkey
     assert stage.restaged == MAX_ATTEMPTS
 
 
-def test_a_table_that_was_made_anew_ends_the_job(stage: Stage, sink: MemorySink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_was_made_anew_ends_the_job(
+    stage: Stage, sink: MemorySink, monkeypatch: pytest.MonkeyPatch
+) -> None:
     late = committer(sink, stage, "late")
     committer(sink, stage, "fast").commit(stage.rows(["a"]))
     monkeypatch.setattr(sink, "facts", lambda: None)

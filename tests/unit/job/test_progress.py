@@ -23,7 +23,9 @@ def test_live_counters_of_all_engines_are_added_and_never_exceed_the_rows() -> N
     clock = Clock()
     reporter = ProgressReporter(None, clock=clock)
     reporter.expect(rows=10, buckets=2)
-    reporter.watch(lambda: [{"rows_done": 2, "prompt_tokens": 20, "running": 1}, {"rows_done": 1, "running": 2}], lambda: None)
+    reporter.watch(
+        lambda: [{"rows_done": 2, "prompt_tokens": 20, "running": 1}, {"rows_done": 1, "running": 2}], lambda: None
+    )
     reporter.look()
     clock.now = 2.0
     look = reporter.look()

@@ -11,7 +11,9 @@ from sparkinfer.errors import InvalidConfig, MissingColumn, ReservedColumn, Tabl
 from sparkinfer.job.spec import JobSpec, check_spec, check_table
 from sparkinfer.sink.base import TableColumn, TableFacts
 
-SCHEMA = StructType([StructField("Id", LongType()), StructField("body", StringType()), StructField("two words", StringType())])
+SCHEMA = StructType(
+    [StructField("Id", LongType()), StructField("body", StringType()), StructField("two words", StringType())]
+)
 
 
 def spec(**given: Any) -> JobSpec:

@@ -78,7 +78,10 @@ def test_other_configurations_are_kept_for_their_own_next_run_and_then_removed(
 
 
 def test_a_failed_run_says_where_its_answers_are_and_leaves_them_to_the_next(tmp_path: Path) -> None:
-    with pytest.raises(CommitFailed, match="is kept in") as failed, staging_of(str(tmp_path), run_id="one", config_hash="c1"):
+    with (
+        pytest.raises(CommitFailed, match="is kept in") as failed,
+        staging_of(str(tmp_path), run_id="one", config_hash="c1"),
+    ):
         leave_answers(tmp_path / "one", 0)
         raise CommitFailed("The store is down.")
     assert failed.value.message.startswith("The store is down. ")

@@ -35,7 +35,13 @@ def table(tmp_path: Path) -> str:
     )
     DeltaTable.create(path, schema=rows.schema, configuration={BUCKETS_PROPERTY: "2"}, raise_if_key_not_exists=False)
     for sequence, (run_id, part) in enumerate((("r1", rows.slice(0, 3)), ("r2", rows.slice(3)))):
-        metadata = {"run_id": run_id, "model": "tiny", "model_version": "1", "output": "answer", "counts": {"rows": len(part)}}
+        metadata = {
+            "run_id": run_id,
+            "model": "tiny",
+            "model_version": "1",
+            "output": "answer",
+            "counts": {"rows": len(part)},
+        }
         commit = Commit(table_id="t", bucket=0, sequence=sequence + 1, metadata=metadata)
         properties = CommitProperties(custom_metadata={"userMetadata": commit.user_metadata()})
         write_deltalake(path, part, mode="append", commit_properties=properties)

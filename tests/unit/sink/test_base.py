@@ -13,13 +13,24 @@ from sparkinfer.sink.location import is_path, sql_name
 
 
 def commit(**changes: object) -> Commit:
-    values = {"table_id": "t", "bucket": 3, "sequence": 2, "metadata": {"run_id": "r1", "counts": {"rows": 5}}, **changes}
+    values = {
+        "table_id": "t",
+        "bucket": 3,
+        "sequence": 2,
+        "metadata": {"run_id": "r1", "counts": {"rows": 5}},
+        **changes,
+    }
     return Commit(**values)  # type: ignore[arg-type]
 
 
 def test_metadata_comes_back_as_it_was_written() -> None:
     metadata = parse_metadata(commit().user_metadata())
-    assert (metadata["run_id"], metadata["bucket"], metadata["sequence"], metadata["counts"]) == ("r1", 3, 2, {"rows": 5})
+    assert (metadata["run_id"], metadata["bucket"], metadata["sequence"], metadata["counts"]) == (
+        "r1",
+        3,
+        2,
+        {"rows": 5},
+    )
     assert commit().is_own(metadata)
     assert not commit(sequence=3).is_own(metadata)
     assert not commit(metadata={"run_id": "r2"}).is_own(metadata)
@@ -31,7 +42,11 @@ def test_metadata_of_other_writers_is_nothing(text: str | None) -> None:
 
 
 def test_a_bucket_that_a_shortened_history_does_not_name_counts_from_its_oldest_version() -> None:
-    history = [(12, json.loads(commit(sequence=4).user_metadata())), (11, {}), (10, json.loads(commit().user_metadata()))]
+    history = [
+        (12, json.loads(commit(sequence=4).user_metadata())),
+        (11, {}),
+        (10, json.loads(commit().user_metadata())),
+    ]
     facts = TableFacts(version=12, table_id="t", columns=(), sequences=last_sequences(history), oldest=10)
     assert (facts.sequence(3), facts.sequence(4)) == (4, 10)
 
@@ -60,7 +75,8 @@ def test_a_cause_further_down_is_found() -> None:
 
 
 @pytest.mark.parametrize(
-    ("table", "path"), [("a.b.c", False), ("labels", False), ("out/labels", True), ("/x", True), ("s3://b/x", True), ("file:/x", True)]
+    ("table", "path"),
+    [("a.b.c", False), ("labels", False), ("out/labels", True), ("/x", True), ("s3://b/x", True), ("file:/x", True)],
 )
 def test_a_path_has_a_slash_or_a_scheme(table: str, path: bool) -> None:
     assert is_path(table) is path

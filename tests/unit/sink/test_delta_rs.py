@@ -28,7 +28,14 @@ def sink(tmp_path: Path) -> DeltaRsSink:
 def stage(tmp_path: Path, keys: list[str], n: int = 1) -> StagedRows:
     folder = tmp_path / f"staged-{len(list(tmp_path.iterdir()))}"
     folder.mkdir()
-    rows = pa.table({"__extra": ["e"] * len(keys), "row_key": keys, "n": pa.array([n] * len(keys), pa.int32()), "tags": [["t"]] * len(keys)})
+    rows = pa.table(
+        {
+            "__extra": ["e"] * len(keys),
+            "row_key": keys,
+            "n": pa.array([n] * len(keys), pa.int32()),
+            "tags": [["t"]] * len(keys),
+        }
+    )
     pq.write_table(rows, folder / "part-0.parquet")
     (folder / "_SUCCESS").touch()
     return StagedRows(path=str(folder), columns=("row_key", "n", "tags"))
@@ -87,6 +94,8 @@ def test_a_writer_with_a_stale_handle_is_a_conflict(
 
 def test_no_table_is_none_and_types_are_sparks(tmp_path: Path) -> None:
     assert DeltaRsSink(NO_SPARK, str(tmp_path / "nothing")).facts() is None
-    schema = pa.schema([("m", pa.map_(pa.string(), pa.string())), ("s", pa.struct([("x", pa.int64())])), ("d", pa.decimal128(10, 2))])
+    schema = pa.schema(
+        [("m", pa.map_(pa.string(), pa.string())), ("s", pa.struct([("x", pa.int64())])), ("d", pa.decimal128(10, 2))]
+    )
     table = DeltaTable.create(str(tmp_path / "t"), schema=schema)
     assert [c.ddl for c in table_columns(table)] == ["map<string,string>", "struct<x:bigint>", "decimal(10,2)"]
