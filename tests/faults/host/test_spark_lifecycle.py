@@ -40,6 +40,7 @@ os._exit(0)
 """
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("way", ["stop", "kill"])
 def test_one_load_answers_everything_and_nothing_outlives_spark(way: str, tmp_path: Path) -> None:
     log, local_dir, script = tmp_path / "fake.jsonl", tmp_path / "local", tmp_path / "driver.py"
