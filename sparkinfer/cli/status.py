@@ -27,7 +27,7 @@ def status(
     people = console.people(as_json=as_json)
     found = look(table)
     for name, text in lines(found):
-        people.print(Text.assemble((f"{name:<14}", "bold"), text))
+        people.print(Text.assemble((f"{name:<16}", "bold"), text))
     if as_json:
         console.print_json(found.to_dict())
     return ExitCode.DONE
