@@ -39,7 +39,7 @@ def lines(summary: Summary) -> list[tuple[str, str]]:
     """Name and text of each line."""
     result = summary.result
     return [
-        ("rows", f"{result['rows']} labelled, {result['failed']} failed"),
+        ("rows", f"{result['rows']} labelled, {result['failed']} failed{_before(result)}"),
         ("wall clock", f"{result['seconds']:.1f} s, the engine's start and all commits included"),
         ("valid rows/s", f"{result['rows_per_second']:.1f} over the whole wall clock"),
         ("tokens/s", _tokens(result)),
@@ -50,6 +50,12 @@ def lines(summary: Summary) -> list[tuple[str, str]]:
         ("table", f"{result['table']}, version {result['table_version']}, written by {result['writer']}"),
         ("MLflow run", str(result["mlflow_run_id"] or "none (see the warning above)")),
     ]
+
+
+def _before(result: Mapping[str, Any]) -> str:
+    """A demo that was stopped goes on where it was; the figures are of what was left."""
+    count = result["already_done"]
+    return f", {count} were there already from a run that was stopped" if count else ""
 
 
 def _speed_up(compared: Comparison) -> str:
