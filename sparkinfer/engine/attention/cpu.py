@@ -36,8 +36,7 @@ class CpuAttention:
 
         self._kernels = cpu_kernels
         self._threads = max(1, min(threads, numba.config.NUMBA_NUM_THREADS))
-        numba.set_num_threads(self._threads)
-        self._block_size = pool.block_size
+        self._set_threads = numba.set_num_threads
         self._keys = [t.numpy() for t in pool.keys]
         self._values = [t.numpy() for t in pool.values]
         self._slots = self._tables = np.empty(0, np.int64)
@@ -45,6 +44,7 @@ class CpuAttention:
 
     def begin(self, batch: PackedBatch) -> None:
         """Cut the batch into tiles."""
+        self._set_threads(self._threads)  # numba keeps it per calling thread
         self._slots, self._tables = batch.slots, batch.tables
         self._tiles = tiles(batch, self._kernels.TILE)
 
