@@ -19,7 +19,6 @@ def job(spark: SparkSession, tmp_path: Path) -> Job:
     return Job(spark, tmp_path)
 
 
-
 @pytest.fixture
 def no_leftovers(tmp_path: Path) -> Callable[[], bool]:
     """Whether no staging folder is left beside the table."""
