@@ -21,6 +21,7 @@ from sparkinfer.sink.location import absolute
 if TYPE_CHECKING:
     import pyarrow as pa
     from deltalake import CommitProperties, DeltaTable
+    from deltalake import Schema as DeltaSchema
     from pyspark.sql import DataFrame, SparkSession
 
 
@@ -60,7 +61,7 @@ class DeltaRsSink:
         try:
             DeltaTable.create(
                 self.table,
-                schema=_arrow_schema(self._spark, columns),
+                schema=_delta_schema(self._spark, columns),
                 mode="ignore",
                 configuration=dict(properties),
                 raise_if_key_not_exists=False,
@@ -178,12 +179,12 @@ def _staged_rows(staged: StagedRows, table: DeltaTable) -> pa.RecordBatchReader:
     return source.scanner(columns=schema.names).to_reader()
 
 
-def _arrow_schema(spark: SparkSession, columns: Sequence[TableColumn]) -> pa.Schema:
-    """Arrow's schema for Spark's types; Delta has timestamps in UTC microseconds."""
-    from pyspark.sql.pandas.types import to_arrow_schema
+def _delta_schema(spark: SparkSession, columns: Sequence[TableColumn]) -> DeltaSchema:
+    """Delta's schema for Spark's types: the two write theirs as the same JSON."""
+    from deltalake import Schema
 
     ddl = ", ".join(f"`{c.name}` {c.ddl}" for c in columns)
-    return to_arrow_schema(spark.createDataFrame([], ddl).schema)
+    return Schema.from_json(spark.createDataFrame([], ddl).schema.json())
 
 
 def _ddl(kind: Any) -> str:

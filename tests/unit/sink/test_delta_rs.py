@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from pyspark.sql.types import DecimalType, LongType, StructField, StructType
 
 from sparkinfer.errors import CommitConflict
 from sparkinfer.sink.base import BUCKETS_PROPERTY, Commit, StagedRows
 from sparkinfer.sink.delta_rs import DeltaRsSink, table_columns
+from sparkinfer.udf.spark_types import result_struct_type
 
 SCHEMA = pa.schema([("row_key", pa.string()), ("n", pa.int32()), ("tags", pa.list_(pa.string()))])
 NO_SPARK: Any = None
@@ -99,3 +102,17 @@ def test_no_table_is_none_and_types_are_sparks(tmp_path: Path) -> None:
     )
     table = DeltaTable.create(str(tmp_path / "t"), schema=schema)
     assert [c.ddl for c in table_columns(table)] == ["map<string,string>", "struct<x:bigint>", "decimal(10,2)"]
+
+
+def test_a_table_is_made_with_sparks_types_and_only_once(tmp_path: Path) -> None:
+    schema = StructType(
+        [StructField("id", LongType()), StructField("d", DecimalType(10, 2)), *result_struct_type(logprobs=True).fields]
+    )
+    spark: Any = SimpleNamespace(createDataFrame=lambda rows, ddl: SimpleNamespace(schema=schema))
+    sink = DeltaRsSink(spark, str(tmp_path / "t"))
+    sink.create([], {BUCKETS_PROPERTY: "2"})
+    sink.create([], {BUCKETS_PROPERTY: "3"})
+    facts = sink.facts()
+    assert facts is not None
+    assert (facts.version, facts.properties[BUCKETS_PROPERTY]) == (0, "2")
+    assert [(c.name, c.ddl) for c in facts.columns] == [(f.name, f.dataType.simpleString()) for f in schema]
