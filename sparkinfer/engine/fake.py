@@ -8,10 +8,9 @@ depends on the prompt alone. Options come with the model URI, ``fake:?log=/path&
     context=N       max_model_len (default 4096)
     step_ms=N       every step takes so long
     load_ms=N       loading takes so long;  load_mb=N holds so much memory;  load_error=TEXT  loading raises
-    crash=TEXT      a prompt that holds TEXT kills the process (SIGKILL) when its batch runs
-    hang=TEXT       ... makes the step never return
-    oom=TEXT        ... fails with OUT_OF_MEMORY;  fail=TEXT with INFERENCE_FAILED
-    garbage=TEXT    ... is answered with bytes that are no UTF-8, and a NUL
+    garbage=TEXT    a prompt that holds TEXT is answered with bytes that are no UTF-8, and a NUL
+
+and those of :mod:`sparkinfer.engine.fake_faults` (crash, hang, slow, oom, fail, flaky ...).
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ import hashlib
 import heapq
 import json
 import os
-import signal
 import time
 from collections import OrderedDict
 from urllib.parse import parse_qsl
 
 from sparkinfer.config.settings import EngineSettings
 from sparkinfer.engine.base import EngineInfo, EngineRequest, TokenOutput
+from sparkinfer.engine.fake_faults import Faults
 from sparkinfer.errors import EngineStartFailed
 from sparkinfer.types import FinishReason
 
@@ -38,11 +37,13 @@ class FakeEngine:
 
     def __init__(self, location: str, settings: EngineSettings | None = None) -> None:
         self.options = dict(parse_qsl(location.partition("?")[2], keep_blank_values=True))
+        self._faults = Faults(self.options)
         self._settings = settings or EngineSettings()
         self._queue: OrderedDict[int, EngineRequest] = OrderedDict()
         self._running: list[int] = []
         self._counters = {"requests": 0, "steps": 0, "prompt_tokens": 0, "completion_tokens": 0}
         time.sleep(float(self.options.get("load_ms", 0)) / 1000)
+        self._faults.while_loading()
         if "load_error" in self.options:
             raise EngineStartFailed(f"{self.options['load_error']} (asked for by load_error= of the fake model).")
         self._ballast = os.urandom(int(self.options.get("load_mb", 0)) * 1024 * 1024)
@@ -101,14 +102,9 @@ class FakeEngine:
         self._log({"event": "request", "prompt": prompt.decode("utf-8", "replace"), "noise_key": request.noise_key})
         self._counters["requests"] += 1
         self._counters["prompt_tokens"] += len(request.prompt_ids)
-        if self._asked("crash", prompt):
-            os.kill(os.getpid(), signal.SIGKILL)
-        while self._asked("hang", prompt):
-            time.sleep(1)
-        if self._asked("oom", prompt):
-            return self._failed(request, "OUT_OF_MEMORY", "The fake device is out of memory for this row.")
-        if self._asked("fail", prompt):
-            return self._failed(request, "INFERENCE_FAILED", "The fake engine refused this row.")
+        error = self._faults.on(prompt)
+        if error is not None:
+            return TokenOutput(request_id=request.request_id, finish_reason=FinishReason.ERROR, error=error)
         ids = self._reply_ids(request, prompt)
         kept = ids[: request.sampling.max_tokens] if request.choices is None else ids
         self._counters["completion_tokens"] += len(kept)
@@ -124,17 +120,10 @@ class FakeEngine:
         digest = hashlib.sha256(prompt + noise).hexdigest()
         if request.choices is not None:
             return list(request.choices[int(digest, 16) % len(request.choices)])
-        if self._asked("garbage", prompt):
+        if self._faults.are_asked("garbage", prompt):
             return [b + FIRST_BYTE_ID for b in b"ok\xed\xa0\xbd\x00\xf0\x9f\x98"]
         reply = self.options.get("answer") or f"answer-{digest[:8]}"
         return [b + FIRST_BYTE_ID for b in reply.encode()]
-
-    def _asked(self, option: str, prompt: bytes) -> bool:
-        marker = self.options.get(option)
-        return marker is not None and marker.encode() in prompt
-
-    def _failed(self, request: EngineRequest, code: str, message: str) -> TokenOutput:
-        return TokenOutput(request_id=request.request_id, finish_reason=FinishReason.ERROR, error=(code, message))
 
     def _log(self, event: dict[str, object]) -> None:
         path = self.options.get("log")

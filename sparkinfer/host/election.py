@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import os
 import secrets
 import time
@@ -22,9 +23,11 @@ from sparkinfer.host.frames import PROTOCOL
 from sparkinfer.host.lineage import ProcessMark, mark_of
 from sparkinfer.host.place import EngineFolder, Place, engine_folder, log_folder
 from sparkinfer.host.process import Recipe, save_owner, start_process
+from sparkinfer.host.restart import Deaths
 from sparkinfer.host.status import FAILED, READY, STARTING, Status, log_tail
 from sparkinfer.model.devices import device_set
 
+_LOG = logging.getLogger(__name__)
 _POLL = 0.02
 
 
@@ -59,7 +62,8 @@ def elect(place: Place, spec: EngineSpec, *, since: float | None = None) -> Runn
         since: monotonic seconds; failures of starts from then on are raised instead of trying again.
 
     Raises:
-        EngineStartFailed: it ended while it started; a ModelError's own class where it said why.
+        EngineStartFailed: it was killed while it started, however often it was started; a ModelError's own class where it
+            said itself why it cannot start.
         EngineDied: it died too often without getting on.
         EngineTimeout: it was not ready within ``settings.start_timeout_s``.
     """
@@ -84,6 +88,8 @@ def _look(place: Place, spec: EngineSpec, key: str, wait: _Wait) -> RunningEngin
     if lock is not None:
         try:
             _raise_failure(wait, status)
+            if status is not None and status.state == STARTING:
+                _take_in_start_death(folder, status, spec.settings.max_deaths)
             wait.seen.add(_start(place, folder, spec, key, lock))
         finally:
             os.close(lock)
@@ -121,16 +127,34 @@ def try_lock(path: Path) -> int | None:
 
 
 def _raise_failure(wait: _Wait, status: Status | None) -> None:
-    """With the lock in hand nobody is starting: say how a start that this client waited for has ended."""
-    if status is None or not wait.concerns(status):
-        return
-    if status.state == FAILED:
+    """With the lock in hand nobody is starting: say how a start that this client waited for has failed."""
+    if status is not None and status.state == FAILED and wait.concerns(status):
         raise status.error()
-    if status.state == STARTING:
-        raise EngineStartFailed(
-            f"The engine process ended before it was ready and left no error; the end of its log {status.log}: "
-            f"{log_tail(status.log) or '(empty)'}"
-        )
+
+
+def _take_in_start_death(folder: EngineFolder, status: Status, max_deaths: int) -> None:
+    """The last start was killed before it could say anything (the kernel's out-of-memory killer does so): count it.
+
+    Raises:
+        EngineStartFailed: that was one too many; everybody else who waits for it is told by the status file.
+    """
+    deaths = Deaths.load(folder.deaths)
+    deaths.record_start()
+    hopeless = deaths.is_hopeless(max_deaths)
+    if hopeless:
+        deaths.forgive()
+    deaths.save(folder.deaths)
+    if not hopeless:
+        _LOG.warning("The engine was killed while it started; it is started again.")
+        return
+    error = EngineStartFailed(
+        f"The engine process ended {max_deaths} times before it was ready and left no error of its own, as when it is killed for "
+        "want of memory; look at dmesg, raise spark.executor.memoryOverhead or take a smaller model; the end of its log "
+        f"{status.log}: "
+        f"{log_tail(status.log) or '(empty)'}"
+    )
+    status.failed(error, time=time.monotonic()).save(folder.status)
+    raise error
 
 
 def _start(place: Place, folder: EngineFolder, spec: EngineSpec, key: str, lock: int) -> str:

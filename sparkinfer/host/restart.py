@@ -61,6 +61,11 @@ class Deaths:
         if running:
             self.suspects = running
 
+    def record_start(self) -> None:
+        """Take in the death of a process that was not ready yet: nobody is suspect."""
+        self.total += 1
+        self.barren += 1
+
     def is_hopeless(self, max_deaths: int) -> bool:
         """Whether starting again would only repeat it."""
         return self.barren >= max_deaths or self.poisoned_in_a_row > max_deaths

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from sparkinfer.engine.base import EngineRequest
 from sparkinfer.errors import ModelError
+from sparkinfer.types import SamplingParams
 from tests.oracle.engine import tiny
 
 LENGTHS = (3, 21, 9, 40, 22)
@@ -33,6 +35,16 @@ def test_a_model_that_cannot_be_packed_runs_on_the_always_right_path(kind: str) 
     assert engine.info.label == "static/cpu/fp32"
     assert "not_packed" in engine.info.facts
     assert tiny.greedy(engine, prompts, NEW_TOKENS) == want
+
+
+def test_the_always_right_path_names_the_row_that_its_next_step_runs() -> None:
+    engine = tiny.engine(tiny.model(next(iter(tiny.STATIC))))
+    for number, priority in enumerate((0, 5, 1)):
+        sampling = SamplingParams(max_tokens=2)
+        engine.add(EngineRequest(request_id=number, prompt_ids=(5, 6, 7), sampling=sampling, priority=priority))
+    while engine.has_work():
+        suspects = engine.running_ids()
+        assert [output.request_id for output in engine.step()] == suspects
 
 
 @pytest.mark.parametrize("kind", tiny.STATIC)

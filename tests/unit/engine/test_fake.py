@@ -157,3 +157,32 @@ def test_a_crashing_row_kills_the_process() -> None:
 
 def test_a_hanging_row_never_returns() -> None:
     assert run_apart("fake:?hang=BAD", wait=1.2) == -signal.SIGKILL
+
+
+def test_a_flaky_engine_fails_by_seed_prompt_and_attempt() -> None:
+    def failures(seed: int) -> list[bool]:
+        engine = FakeEngine(f"fake:?flaky=0.5&seed={seed}")
+        return [answer(engine, ask(i, f"prompt {i % 50}")).error is not None for i in range(200)]
+
+    assert failures(1) == failures(1) != failures(2)
+    assert 70 < sum(failures(1)) < 130  # four standard deviations around 100
+    assert not any(answer(FakeEngine("fake:?flaky=0"), ask(0)).error for _ in range(3))
+
+
+def test_a_prompt_that_crashes_once_is_answered_by_the_next_engine(tmp_path: Path) -> None:
+    location = f"fake:?crash_once=BAD&log={tmp_path / 'log.jsonl'}"
+    program = f"""
+from sparkinfer.engine.fake import FakeEngine
+from tests.unit.engine.test_fake import answer, ask
+print(answer(FakeEngine({location!r}), ask(0, "a BAD one")).error)
+"""
+    run = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False) for _ in range(2)]
+    assert [done.returncode for done in run] == [-signal.SIGKILL, 0]
+    assert run[1].stdout == "None\n"
+
+
+def test_only_slow_prompts_are_slow() -> None:
+    engine = FakeEngine("fake:?slow=SLOW&slow_ms=200")
+    began = time.monotonic()
+    answer(engine, ask(0, "a SLOW one"))
+    assert time.monotonic() - began >= 0.2
