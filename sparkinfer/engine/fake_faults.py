@@ -5,9 +5,11 @@ TEXT is looked for in the prompt::
     crash=TEXT       kills the process (SIGKILL) when the prompt's batch runs
     crash_once=TEXT  the same, but once a prompt (needs log=: what was killed is remembered there)
     crash_loads=N    the first N loads end in SIGKILL, as under the kernel's out-of-memory killer (needs log=)
+    lame=PATH        no load succeeds on the executor whose engine is the first to make this file; on others all do
     hang=TEXT        the step never returns
     slow=TEXT        the step takes slow_ms longer (default 1000)
-    oom=TEXT         fails with OUT_OF_MEMORY;  fail=TEXT with INFERENCE_FAILED;  refuse=TEXT with INVALID_MESSAGES (permanent)
+    oom=TEXT         fails with OUT_OF_MEMORY;  fail=TEXT with INFERENCE_FAILED;  late=TEXT with ROW_TIMEOUT;
+                     refuse=TEXT with INVALID_MESSAGES (permanent)
     flaky=P          each attempt at a prompt fails with INFERENCE_FAILED with this probability,
     seed=N           drawn from seed, prompt and attempt, so that every run fails alike (default 0)
 """
@@ -23,9 +25,12 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
+from sparkinfer.errors import EngineStartFailed
+
 _ERRORS = {
     "oom": ("OUT_OF_MEMORY", "The fake device is out of memory for this row."),
     "fail": ("INFERENCE_FAILED", "The fake engine refused this row."),
+    "late": ("ROW_TIMEOUT", "The fake engine was not done with this row in time."),
     "refuse": ("INVALID_MESSAGES", "The fake engine will never take this row."),
 }
 _FLAKY = ("INFERENCE_FAILED", "The fake engine failed by chance.")
@@ -48,7 +53,13 @@ class Faults:
         return marker is not None and marker.encode() in prompt
 
     def while_loading(self) -> None:
-        """What happens to a load."""
+        """What happens to a load.
+
+        Raises:
+            EngineStartFailed: this executor is lame.
+        """
+        if "lame" in self._options and self._is_lame(Path(self._options["lame"])):
+            raise EngineStartFailed("The fake engine cannot start: this executor is lame (asked for by lame=).")
         if self._remembered("load_crash") < int(self._options.get("crash_loads", 0)):
             self._kill("load_crash", b"")
 
@@ -64,6 +75,15 @@ class Faults:
             time.sleep(float(self._options.get("slow_ms", 1000)) / 1000)
         asked = (error for option, error in _ERRORS.items() if self.are_asked(option, prompt))
         return next(asked, _FLAKY if self._fails_by_chance(prompt) else None)
+
+    def _is_lame(self, path: Path) -> bool:
+        """Whether the file holds this executor's engine folder, which is the process's current one."""
+        try:
+            with path.open("x", encoding="utf-8") as file:
+                file.write(str(Path.cwd()))
+        except FileExistsError:
+            return path.read_text(encoding="utf-8") == str(Path.cwd())
+        return True
 
     def _fails_by_chance(self, prompt: bytes) -> bool:
         probability = float(self._options.get("flaky", 0))

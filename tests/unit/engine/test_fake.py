@@ -186,3 +186,21 @@ def test_only_slow_prompts_are_slow() -> None:
     began = time.monotonic()
     answer(engine, ask(0, "a SLOW one"))
     assert time.monotonic() - began >= 0.2
+
+
+def test_one_executor_is_lame_and_the_others_are_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+    for name, is_lame in (("one", True), ("two", False), ("one", True)):
+        monkeypatch.chdir(tmp_path / name)
+        if is_lame:
+            with pytest.raises(EngineStartFailed, match="lame"):
+                FakeEngine(f"fake:?lame={tmp_path / 'file'}")
+        else:
+            assert FakeEngine(f"fake:?lame={tmp_path / 'file'}").info.label == "fake"
+
+
+def test_a_late_row_fails_with_its_own_code() -> None:
+    output = answer(FakeEngine("fake:?late=slow"), ask(0, "a slow one"))
+    assert output.error is not None
+    assert output.error[0] == "ROW_TIMEOUT"
