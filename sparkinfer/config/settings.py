@@ -53,6 +53,10 @@ class EngineSettings:
     """Give an equal (input, config) its stored answer; off only in benchmarks."""
     max_deaths: int = 3
     """Engine deaths without progress after which its rows fail with ENGINE_DIED."""
+    retries: int = 3
+    """How often a row is tried again that failed for a reason that may pass, such as OUT_OF_MEMORY."""
+    retry_base_s: float = 1.0
+    """Seconds before the first of them; each later pause is twice as long."""
 
     def __post_init__(self) -> None:
         for name in ("block_size", "max_batch_tokens", "max_batch_size", "window", "max_deaths"):
@@ -60,8 +64,10 @@ class EngineSettings:
         for name in ("kv_memory", "max_model_len", "threads"):
             if getattr(self, name) is not None:
                 self._check_count(name, 1)
-        for name in ("batch_timeout_ms", "memo_bytes"):
+        for name in ("batch_timeout_ms", "memo_bytes", "retries"):
             self._check_count(name, 0)
+        if not 0.0 <= self.retry_base_s < float("inf"):
+            raise InvalidConfig(f"engine setting retry_base_s must be seconds of at least 0, not {self.retry_base_s!r}.")
         for name in ("idle_timeout_s", "start_timeout_s", "stall_timeout_s"):
             if not getattr(self, name) > 0:
                 raise InvalidConfig(f"engine setting {name} must be seconds above 0, not {getattr(self, name)!r}.")

@@ -61,6 +61,7 @@ class TaskSpec:
         clock: ISO date that chat templates see as today, so that prompts do not change overnight.
         config_hash: see :mod:`sparkinfer.hashing`; with the input hash it is the key of an answer.
         progress_dir: folder where the engine process leaves its live counters for a job's progress display, or None.
+        segments_dir: path or Arrow URI of the folder where the engine process puts down what is finished within seconds, or None.
     """
 
     prompt: str | None
@@ -75,6 +76,7 @@ class TaskSpec:
     clock: str = "2026-01-01"
     config_hash: str = ""
     progress_dir: str | None = None
+    segments_dir: str | None = None
 
     def to_json(self) -> str:
         """One JSON object."""

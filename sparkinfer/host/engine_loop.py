@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from sparkinfer.engine.base import Engine, EngineRequest, TokenOutput
 from sparkinfer.host.journal import Journal
 from sparkinfer.host.restart import Trial
+from sparkinfer.host.retry import RetryQueue
 from sparkinfer.host.work import Work, noise_key
 
 Emit = Callable[[list[tuple[Work, TokenOutput]]], None]
@@ -42,6 +43,7 @@ class EngineLoop(threading.Thread):
         self._fail = fail
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._waiting: dict[int, Work] = {}
+        self._retrying = RetryQueue()
         self._inside: dict[int, Work] = {}
         self._journaled: list[int] = []
         self._finished = 0
@@ -53,6 +55,10 @@ class EngineLoop(threading.Thread):
     def add(self, work: Work) -> None:
         """Queue prepared work."""
         self._commands.put(lambda: self._waiting.update({work.request_id: work}))
+
+    def retry(self, work: Work, *, pause_s: float) -> None:
+        """Queue work once more, after a pause in which the engine goes on with other work."""
+        self._commands.put(lambda: self._retrying.put(work, pause_s=pause_s))
 
     def drop(self, work: Work) -> None:
         """End work whose answer is complete (stop string) or unwanted (client gone)."""
@@ -68,8 +74,8 @@ class EngineLoop(threading.Thread):
 
     @property
     def num_waiting(self) -> int:
-        """Rows that are prepared and not being run."""
-        return max(0, len(self._waiting) + len(self._inside) - len(self._journaled))
+        """Rows that are prepared and not being run, those between two attempts among them."""
+        return max(0, len(self._waiting) + len(self._retrying) + len(self._inside) - len(self._journaled))
 
     @property
     def num_running(self) -> int:
@@ -96,11 +102,12 @@ class EngineLoop(threading.Thread):
             self._stats_time = time.monotonic()
         for command in self._next_commands(block=is_idle):
             command()
+        self._waiting.update((work.request_id, work) for work in self._retrying.take_due())
 
     def _next_commands(self, *, block: bool) -> Iterator[_Command]:
         try:
             if block:
-                yield self._commands.get()
+                yield self._commands.get(timeout=self._retrying.next_s())
             while True:
                 yield self._commands.get_nowait()
         except queue.Empty:
@@ -167,7 +174,7 @@ class EngineLoop(threading.Thread):
             self._journal.write([], on_trial=False, finished=self._finished)
 
     def _drop(self, work: Work) -> None:
-        if self._waiting.pop(work.request_id, None) is not None:
+        if self._waiting.pop(work.request_id, None) is not None or self._retrying.drop(work.request_id):
             return
         if work.request_id in self._inside:
             self._engine.finish(work.request_id) if work.is_done else self._engine.abort(work.request_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import queue
+import secrets
 import threading
 import time
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ from sparkinfer.host.loading import load_engine, local_folder
 from sparkinfer.host.memo import Memo
 from sparkinfer.host.place import Place, engine_folder
 from sparkinfer.host.progress import ProgressFiles
+from sparkinfer.host.retry import Backoff
+from sparkinfer.host.segments import Segments
 from sparkinfer.host.service import Service
 from sparkinfer.types import Completion, Request
 
@@ -80,6 +83,8 @@ class _InlineService:
             tokenizer,
             memo=Memo(spill, memory_bytes=settings.memo_bytes) if settings.memo else None,
             progress=ProgressFiles(f"inline-{os.getpid()}"),
+            segments=Segments(f"inline-{secrets.token_hex(8)}", spec.model),
+            backoff=Backoff(settings.retries, settings.retry_base_s),
             on_failure=self._fail,
         )
         self.service.start()

@@ -26,7 +26,9 @@ from sparkinfer.host.place import EngineFolder
 from sparkinfer.host.process import Recipe, load_owner
 from sparkinfer.host.progress import ProgressFiles
 from sparkinfer.host.restart import Deaths, Trial
+from sparkinfer.host.retry import Backoff
 from sparkinfer.host.room import load_beside_others
+from sparkinfer.host.segments import Segments
 from sparkinfer.host.server import Server
 from sparkinfer.host.service import Service
 from sparkinfer.host.status import READY, STARTING, Status, log_tail
@@ -86,6 +88,8 @@ def _start(folder: EngineFolder, recipe: Recipe, tail: str) -> _Parts:
         engine,
         tokenizer,
         memo=Memo(folder.memo, memory_bytes=spec.settings.memo_bytes) if spec.settings.memo else None,
+        segments=Segments(f"{recipe.key[:12]}-{recipe.attempt}", spec.model),
+        backoff=Backoff(spec.settings.retries, spec.settings.retry_base_s),
         journal=Journal(folder.journal),
         trial=Trial(deaths.suspects),
         poisoned=[bytes.fromhex(digest) for digest in deaths.poisoned],

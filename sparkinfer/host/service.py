@@ -22,6 +22,8 @@ from sparkinfer.host.journal import DIGEST, Journal
 from sparkinfer.host.memo import Memo
 from sparkinfer.host.progress import ProgressFiles
 from sparkinfer.host.restart import Trial
+from sparkinfer.host.retry import Backoff
+from sparkinfer.host.segments import Segments
 from sparkinfer.host.work import Outlet, Session, Waiter, Work, config_key, is_repeatable, work_key
 from sparkinfer.text.task import TextTask
 from sparkinfer.text.tokenizer import Tokenizer
@@ -37,11 +39,13 @@ class Service:
         engine: ready to run; the service closes it.
         tokenizer: the model's.
         memo: answers already given, or None to infer equal inputs again (benchmarks).
+        backoff: how often rows whose failure may pass are tried again.
         journal: see :class:`Journal`; None in inline mode, where the engine's death is the worker's.
         trial: rows to run apart after a death.
         poisoned: digests of rows that are answered with POISON_ROW.
         log_name: where the engine's log is, for that message.
         progress: live counters.
+        segments: where jobs want their finished rows put down.
         on_failure: called with the exception with which the engine's thread ended.
     """
 
@@ -53,6 +57,8 @@ class Service:
         memo: Memo | None,
         progress: ProgressFiles,
         on_failure: Callable[[Exception], None],
+        backoff: Backoff,
+        segments: Segments,
         journal: Journal | None = None,
         trial: Trial | None = None,
         poisoned: Collection[bytes] = (),
@@ -62,6 +68,8 @@ class Service:
         self._tokenizer = tokenizer
         self._memo = memo
         self._progress = progress
+        self._backoff = backoff
+        self._segments = segments
         self._poisoned = frozenset(poisoned)
         self._log_name = log_name
         self._on_failure = on_failure
@@ -72,7 +80,7 @@ class Service:
         self._sessions: set[Session] = set()
         self._ids = itertools.count(1)
         self._preparing_since: float | None = None
-        self._counts = {"memo_hits": 0, "twins": 0, "rows": 0}
+        self._counts = {"memo_hits": 0, "twins": 0, "rows": 0, "retries": 0}
         self._to_prepare: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
         self._to_read: queue.SimpleQueue[_Outputs | None] = queue.SimpleQueue()
         self.loop = EngineLoop(
@@ -80,7 +88,8 @@ class Service:
         )
 
     def start(self) -> None:
-        """Start the threads: one prepares prompts, one runs the engine, one reads its outputs."""
+        """Start the threads: one prepares prompts, one runs the engine, one reads its outputs, one puts them down."""
+        self._segments.start()
         for name, work in (("prepare", self._prepare_all), ("read", self._read_all)):
             threading.Thread(target=self._guarded, args=(work,), name=name, daemon=True).start()
         self.loop.start()
@@ -90,6 +99,7 @@ class Service:
         self._to_prepare.put(None)
         self.loop.stop()
         self._to_read.put(None)
+        self._segments.close()
         if self._memo is not None:
             self._memo.close()
 
@@ -107,6 +117,8 @@ class Service:
             number, text = self._texts[config]
             session = Session(task, text, number, config, outlet, self._progress.enter(task.progress_dir))
             self._sessions.add(session)
+        self._segments.enter(task.segments_dir)
+        self._remember(self._segments.of_others(task.segments_dir, task.config_hash), config)
         return session
 
     def submit(self, session: Session, requests: Sequence[Request], *, attempt: int = 1) -> None:
@@ -124,6 +136,8 @@ class Service:
     def close(self, session: Session) -> None:
         """A client is gone: what only it waited for is dropped."""
         with self._lock:
+            if session in self._sessions:
+                self._segments.leave(session.task.segments_dir)
             self._sessions.discard(session)
             for work in [w for w in self._works.values() if any(x.session is session for x in w.waiters)]:
                 work.waiters = [x for x in work.waiters if x.session is not session]
@@ -157,7 +171,7 @@ class Service:
         self._progress.write(self.gauges())
 
     def stats(self) -> dict[str, float]:
-        """Counters since the load: rows, memo_hits, twins, clients, and the engine's own (requests, steps, tokens ...)."""
+        """Counters since the load: rows, memo_hits, twins, retries, clients, and the engine's own (requests, steps, tokens ...)."""
         with self._lock:
             counts = {**self._counts, "clients": len(self._sessions), "in_flight": len(self._works)}
         return {**self.loop.stats, **self.gauges(), **counts}
@@ -165,7 +179,7 @@ class Service:
     def _place(self, session: Session, request: Request, attempt: int) -> Completion | None:
         """The answer where it is known; else the row waits with its twin or as new work. Called with the lock held."""
         self._counts["rows"] += 1
-        key = work_key(session.config, request)
+        key = work_key(session.config, request.input_hash)
         is_shared = self._memo is not None and is_repeatable(session.task, request)
         if is_shared and (twin := self._in_flight.get(key)) is not None:
             twin.waiters.append(Waiter(session, request.row))
@@ -184,6 +198,10 @@ class Service:
             self._in_flight[key] = work
         self._to_prepare.put(work)
         return None
+
+    def _remember(self, completions: list[Completion], config: bytes) -> None:
+        if self._memo is not None and completions:
+            self._memo.put([(work_key(config, c.input_hash), c) for c in completions if may_be_kept(c)])
 
     def _guarded(self, work: Callable[[], None]) -> None:
         """A thread that ended unnoticed would leave its rows waiting for ever."""
@@ -215,10 +233,26 @@ class Service:
                 if completion is None:
                     continue
                 work.is_done = True
+                if output.error is not None and self._try_again(work, completion):
+                    continue
                 if output.finish_reason is None:  # a stop string: the engine does not know that it is over
                     self.loop.drop(work)
                 done.append((work, completion))
             self._complete(done)
+
+    def _try_again(self, work: Work, failed: Completion) -> bool:
+        """Queue a row once more whose failure may pass; whether that was done. Its tokens were spent all the same."""
+        if not self._backoff.allows(failed.error_code or "", work.retries):
+            return False
+        with self._lock:
+            if self._works.pop(work.request_id, None) is None:
+                return False  # nobody wants it any longer
+            work.begin_again(next(self._ids))
+            self._works[work.request_id] = work
+            self._counts["retries"] += 1
+            work.session.tally.pay(failed.usage)
+            self.loop.retry(work, pause_s=self._backoff.pause_s(work.key, work.retries))
+        return True
 
     def _complete(self, done: list[tuple[Work, Completion]]) -> None:
         stamped = [(work, self._stamped(work, completion)) for work, completion in done]
@@ -258,4 +292,5 @@ class Service:
         with self._lock:
             session.tally.rows_done += len(completions) - num_failed
             session.tally.rows_failed += num_failed
+        self._segments.add(session.task.segments_dir, session.task.config_hash, completions)
         session.outlet.deliver(completions)

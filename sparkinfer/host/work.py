@@ -51,10 +51,12 @@ class Work:
     """One distinct input.
 
     Attributes:
-        request_id: its number in the engine.
+        request_id: its number in the engine; another one for each attempt.
         key: what makes two inputs equal: input hash and config hash.
+        attempt: counts engines and attempts that the row has seen.
         is_shared: whether equal inputs may share the answer (not where each draw is to be a new one).
         began: monotonic seconds when the engine first ran it.
+        retries: attempts that failed for a reason that may pass.
     """
 
     request_id: int
@@ -72,6 +74,18 @@ class Work:
     cached_tokens: int = 0
     logprobs: list[float] = field(default_factory=list)
     is_done: bool = False
+    retries: int = 0
+
+    def begin_again(self, request_id: int) -> None:
+        """Forget what an attempt that failed gave; the next one is another request to the engine."""
+        assert self.prompt is not None, "only prepared work is tried again: this is a bug"
+        self.request_id = request_id
+        self.retries += 1
+        self.attempt += 1
+        self.stream = self.session.text.stream(self.prompt)
+        self.num_tokens, self.cached_tokens = 0, 0
+        self.logprobs = []
+        self.is_done = False
 
     @property
     def digest(self) -> bytes:
@@ -95,9 +109,9 @@ def config_key(task: TaskSpec) -> bytes:
     return (task.config_hash or hashlib.sha256(task.to_json().encode()).hexdigest()).encode()
 
 
-def work_key(config: bytes, request: Request) -> bytes:
+def work_key(config: bytes, input_hash: str) -> bytes:
     """SHA-256 of input hash and config hash, 32 bytes."""
-    return hashlib.sha256(config + b"\0" + request.input_hash.encode()).digest()
+    return hashlib.sha256(config + b"\0" + input_hash.encode()).digest()
 
 
 def is_repeatable(task: TaskSpec, request: Request) -> bool:

@@ -33,6 +33,7 @@ class KnownAnswers:
         sink: the result table.
         snapshot: at which version it is read.
         harvest: folders of answers that earlier runs completed.
+        segments: folders of segments that their engines wrote.
         spec: of the job.
         config_hash: whose answers.
     """
@@ -44,6 +45,7 @@ class KnownAnswers:
         sink: Sink,
         snapshot: TableFacts,
         harvest: Sequence[str],
+        segments: Sequence[str],
         spec: JobSpec,
         config_hash: str,
     ) -> None:
@@ -51,6 +53,7 @@ class KnownAnswers:
         self._sink = sink
         self._snapshot = snapshot
         self._harvest = list(harvest)
+        self._segments = list(segments)
         self._spec = spec
         self._config_hash = config_hash
 
@@ -67,9 +70,10 @@ class KnownAnswers:
         parts = []
         if not self._snapshot.is_empty:
             parts.append(self._in_table(bucket))
-        folders = [path for path in self._harvest if path.endswith(f"/bucket={bucket}")]
-        if folders:
+        if folders := _of_bucket(self._harvest, bucket):
             parts.append(self._in_folders(folders))
+        if folders := _of_bucket(self._segments, bucket):
+            parts.append(self._in_segments(folders))
         if not parts:
             return None
         wanted = inputs.select("input_hash").distinct()
@@ -101,7 +105,25 @@ class KnownAnswers:
             .parquet(*folders)
             .select("input_hash", ANSWER, sql.lit(HARVESTED).alias(ORIGIN))
         )
+        return self._wanted(rows)
+
+    def _in_segments(self, folders: Sequence[str]) -> DataFrame:
+        """Rows that engines of dead runs had finished, though their tasks had not."""
+        fields = result_fields(logprobs=self._spec.logprobs)
+        kinds = [f"{f.column} {'DOUBLE' if f.name == 'inferred_at' else f.ddl}" for f in fields]
+        lines = self._spark.read.schema(", ".join([*kinds, "whole BOOLEAN"])).json(list(folders))
+        is_whole = sql.col("whole") & (sql.col("config_hash") == self._config_hash)  # a torn line lacks its end
+        second = sql.timestamp_micros(sql.round(sql.col("inferred_at") * 1_000_000).cast("bigint"))
+        values = [(second if f.name == "inferred_at" else sql.col(f.column)).alias(f.name) for f in fields]
+        rows = lines.where(is_whole).select("input_hash", sql.struct(*values).alias(ANSWER), sql.lit(HARVESTED).alias(ORIGIN))
+        return self._wanted(rows)
+
+    def _wanted(self, rows: DataFrame) -> DataFrame:
         return rows.where(sql.col(f"{ANSWER}.errorCode").isNull()) if self._spec.retry_failed else rows
+
+
+def _of_bucket(folders: Sequence[str], bucket: int) -> list[str]:
+    return [path for path in folders if path.endswith(f"/bucket={bucket}")]
 
 
 def answers_schema(*, logprobs: bool) -> StructType:

@@ -129,7 +129,8 @@ class Chunks:
         spread = waiting.repartition(self._tasks(rows), "input_hash").dropDuplicates(["input_hash"])
         arguments = [sql.col(p.argument_column(i)) for i in range(len(self.spec.arguments))]
         params = None if self.spec.params is None else sql.col(p.PARAMS_COLUMN)
-        answer = self.udf.struct_column(arguments, params=params, deterministic=self.deterministic, reads_all=True)
+        udf = self.udf.with_segments(self.staging.make_segments(bucket))
+        answer = udf.struct_column(arguments, params=params, deterministic=self.deterministic, reads_all=True)
         asked = spread.sortWithinPartitions(p.LENGTH).select("input_hash", answer.alias(ANSWER))
         asked.write.parquet(self.staging.folder("answers", bucket))
 

@@ -192,6 +192,7 @@ def _work(job: _Job, compared: Comparison, reporter: ProgressReporter, record: R
             sink=job.sink,
             snapshot=compared.snapshot,
             harvest=staging.harvest(),
+            segments=staging.harvest_segments(),
             spec=job.spec,
             config_hash=config_hash,
         )

@@ -3,7 +3,8 @@
     <root>/<run id>/
         job.json                    whose it is and whether he lives: host, pid, start of the process, config_hash
         pending/bucket=N/           rows that need an answer
-        answers/bucket=N/           answers of the distinct inputs
+        segments/bucket=N/          answers as the engines finish them, written every few seconds
+        answers/bucket=N/           answers of the distinct inputs, written as tasks end
         rows-K/bucket=N/            rows ready to be committed (K: how often they were compared with the table anew)
         harvest/<dead run id>/      what an earlier run left that did not end well
         progress/                   live counters of the engine processes
@@ -44,6 +45,8 @@ LAYOUT = 1
 DEAD_AFTER_S = 600.0
 #: What a dead run with other settings left is kept so long.
 KEEP_OTHERS_S = 7 * 24 * 3600.0
+_REMOVALS = 3
+_REMOVAL_PAUSE_S = 0.1
 
 
 def staging_root(spark: SparkSession, *, table: str, staging: str | None) -> str:
@@ -100,6 +103,19 @@ class Staging:
         """Where engine processes leave their counters, a plain path."""
         return f"{self._folder}/progress"
 
+    def make_segments(self, bucket: int) -> str:
+        """Make the folder where engines put down what they finish of a bucket; its path or URI as Arrow opens it.
+
+        Raises:
+            PermissionDenied, DiskFull: it cannot be made.
+        """
+        path = self.folder("segments", bucket)
+        try:
+            self._fs.create_dir(f"{self._folder}/segments/bucket={bucket}", recursive=True)
+        except OSError as error:
+            raise job_error(error, table=path, doing="Making a folder of segments") from error
+        return arrow_uri(path)
+
     def beat(self) -> None:
         """Say that this run lives (or has let go of its folder)."""
         own = {
@@ -120,6 +136,12 @@ class Staging:
         answers = [path for path in whole if re.search(r"/answers/bucket=\d+$", path)]
         return sorted(f"{self.path}{path.removeprefix(self._folder)}" for path in answers)
 
+    def harvest_segments(self) -> list[str]:
+        """Folders of segments that engines of earlier runs wrote, as Spark opens them."""
+        found = _files(self._fs, f"{self._folder}/harvest")
+        segments = {match[1] for path in found if (match := re.fullmatch(r"(.*/segments/bucket=\d+)/[^./][^/]*\.json", path))}
+        return sorted(f"{self.path}{path.removeprefix(self._folder)}" for path in segments)
+
     def progress(self) -> list[dict[str, float]]:
         """The engine processes' counters, one dict each."""
         counters = []
@@ -135,7 +157,7 @@ class Staging:
         parts = [
             i.base_name
             for i in _listing(self._fs, self._folder)
-            if i.base_name.startswith(("pending", "answers", "rows"))
+            if i.base_name.startswith(("pending", "segments", "answers", "rows"))
         ]
         for part in parts:
             _remove(self._fs, f"{self._folder}/{part}/bucket={bucket}")
@@ -206,15 +228,19 @@ def process_start(pid: int) -> float | None:
 
 
 def file_system(path: str) -> tuple[FileSystem, str]:
-    """Arrow's file system for a path or URI, and the path inside it; ``dbfs:`` is its mount."""
+    """Arrow's file system for a path or URI, and the path inside it."""
     from pyarrow.fs import FileSystem
 
+    found: tuple[FileSystem, str] = FileSystem.from_uri(arrow_uri(path))
+    return found
+
+
+def arrow_uri(path: str) -> str:
+    """A path or URI of Spark as Arrow takes it; ``dbfs:`` is its mount."""
     plain = re.sub(r"^dbfs:/+(?=Volumes/)", "/", path)
     plain = re.sub(r"^dbfs:/+", "/dbfs/", plain)
     plain = re.sub(r"^file:/+", "/", plain)
-    plain = re.sub(r"^s3[an]:", "s3:", plain)
-    found: tuple[FileSystem, str] = FileSystem.from_uri(plain)
-    return found
+    return re.sub(r"^s3[an]:", "s3:", plain)
 
 
 def is_missing(error: OSError) -> bool:
@@ -252,8 +278,14 @@ def _files(fs: FileSystem, folder: str) -> list[str]:
 
 
 def _remove(fs: FileSystem, folder: str) -> None:
-    try:
-        fs.delete_dir(folder)
-    except OSError as error:
-        if not is_missing(error):
-            _LOG.warning("The staging folder %s could not be removed: %s", folder, error)
+    for attempt in range(_REMOVALS):
+        try:
+            fs.delete_dir(folder)
+        except OSError as error:
+            if is_missing(error):
+                return
+            if attempt == _REMOVALS - 1:
+                _LOG.warning("The staging folder %s could not be removed: %s", folder, error)
+            time.sleep(_REMOVAL_PAUSE_S)  # an engine may just have put a segment or its counters down in there
+        else:
+            return

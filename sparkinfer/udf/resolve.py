@@ -75,6 +75,10 @@ class ResolvedUdf:
         """The same, with the folder where engines leave their live counters."""
         return replace(self, task=replace(self.task, progress_dir=folder))
 
+    def with_segments(self, folder: str) -> ResolvedUdf:
+        """The same, with the folder where engines put down what is finished."""
+        return replace(self, task=replace(self.task, segments_dir=folder))
+
     def function(self) -> Callable[..., Any]:
         """The function that runs in the workers."""
         from sparkinfer.udf.expression import worker_function

@@ -29,7 +29,7 @@ def fake_spec(*, settings: EngineSettings | None = None, **options: object) -> E
     uri = "fake:?" + urlencode({name: str(value) for name, value in options.items()})
     fingerprint = hashlib.sha256(uri.encode()).hexdigest()
     ref = ModelRef(uri=uri, name="fake", version="1", fingerprint=fingerprint, kind="fake", location=uri)
-    return EngineSpec(model=ref, settings=settings or EngineSettings(batch_timeout_ms=0))
+    return EngineSpec(model=ref, settings=settings or EngineSettings(batch_timeout_ms=0, retry_base_s=0.01))
 
 
 def row(number: int, text: str | None = None) -> Request:

@@ -20,6 +20,7 @@ def local_session(folder: Path) -> SparkSession:
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.driver.extraJavaOptions": f"-Dderby.system.home={folder / 'derby'}",
         "spark.driver.memory": "1g",
+        "spark.sparkinfer.engine.retry_base_s": "0.01",
     }
     spark = session("sparkinfer-tests", master="local[2,4]", config=settings)
     spark.sparkContext.setLogLevel("ERROR")

@@ -129,7 +129,7 @@ def test_a_failed_row_fails_a_plain_column_with_its_code_and_hash(reviews, model
     good = _answers(reviews, llm_udf(model=fake.uri, fail_on_error=False)("text"))
     with pytest.raises(PythonException) as raised:
         _answers(reviews, llm_udf(model=fake.uri, fail_on_error=fail_on_error)("text"))
-    assert "[INFERENCE_FAILED]" in str(raised.value)
+    assert "[INFERENCE_FAILED] The fake engine refused this row." in str(raised.value)
     assert good[5].input_hash in str(raised.value)
     assert "fail_on_error=False" in str(raised.value)
 

@@ -56,6 +56,36 @@ def test_what_an_heir_had_harvested_is_harvested_again_when_it_dies(tmp_path: Pa
     assert make(tmp_path, "last").harvest() == [f"{tmp_path}/last/harvest/heir/harvest/dead/answers/bucket=1"]
 
 
+def test_a_dead_runs_segments_are_found_by_bucket_whole_or_not(tmp_path: Path) -> None:
+    dead = make(tmp_path, "dead")
+    folder = Path(dead.make_segments(3))
+    (folder / "engine-00000.json").write_text("{}")
+    (folder / ".engine-00001.json.new").write_text("{")
+    dead.make_segments(4)  # nothing was finished there
+    leave_answers(tmp_path / "dead", 3, whole=False)
+    kill(tmp_path, "dead")
+    heir = make(tmp_path, "heir")
+    assert heir.harvest() == []
+    assert heir.harvest_segments() == [f"{tmp_path}/heir/harvest/dead/segments/bucket=3"]
+    assert heir.make_segments(3) == f"{tmp_path}/heir/segments/bucket=3"
+    heir.drop_bucket(3)
+    assert not (tmp_path / "heir/segments/bucket=3").exists()
+
+
+@pytest.mark.parametrize(
+    ("path", "uri"),
+    [
+        ("/tmp/x", "/tmp/x"),
+        ("file:///tmp/x", "/tmp/x"),
+        ("dbfs:/Volumes/a/b", "/Volumes/a/b"),
+        ("dbfs:/tmp/x", "/dbfs/tmp/x"),
+        ("s3a://bucket/x", "s3://bucket/x"),
+    ],
+)
+def test_paths_of_spark_become_those_of_arrow(path: str, uri: str) -> None:
+    assert module.arrow_uri(path) == uri
+
+
 def test_a_living_runs_folder_is_left_alone(tmp_path: Path) -> None:
     make(tmp_path, "alive")
     leave_answers(tmp_path / "alive", 1)
