@@ -94,7 +94,7 @@ def test_new_rows_with_old_texts_are_written_without_a_request(job: Any) -> None
     job.run(job.frame([(1, "a"), (2, "b")]))
     grown = job.run(job.frame([(1, "a"), (2, "b"), (3, "a"), (4, "b"), (5, "c")]))
     assert (grown.rows, grown.reused, grown.already_done, grown.requests) == (3, 2, 2, 1)
-    assert sorted(job.requests()) == ["Say a", "Say b", "Say c"]
+    assert sorted(prompt.splitlines()[0] for prompt in job.requests()) == [f"user: Say {text}" for text in "abc"]
     rows = {row.id: row for row in job.rows()}
     assert rows[3].answer == rows[1].answer
     assert (rows[3].attempts, rows[3].prompt_tokens) == (0, rows[1].prompt_tokens)
