@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
+from tests.support.leftovers import leftovers, mark_this_run
+
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers run this Python, not the one on the PATH
+
+mark_this_run()
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,6 +51,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(marker)
 
 
+@pytest.fixture(autouse=True)
+def no_orphans(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fails a test that leaves an engine process whose executor is gone, or its socket or folder."""
+    yield
+    parts = request.path.relative_to(TESTS).parts if request.path.is_relative_to(TESTS) else ()
+    if {"spark", "integration", "cases", "faults", "host"} & set(parts):
+        assert leftovers() == []
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The Spark session of this process: local, two slots, Delta. Tests never stop it."""
@@ -55,3 +68,4 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session = local_session(tmp_path_factory.mktemp("spark"))
     yield session
     session.stop()
+    assert leftovers() == []

@@ -17,7 +17,7 @@ from urllib.parse import urlencode
 from sparkinfer.config.settings import EngineSettings
 from sparkinfer.config.specs import EngineSpec, TaskSpec
 from sparkinfer.host.client import Client, SharedClient
-from sparkinfer.host.place import Place, here
+from sparkinfer.host.place import EngineFolder, Place, here
 from sparkinfer.host.status import Status
 from sparkinfer.types import Completion, ModelRef, Request
 
@@ -89,21 +89,27 @@ def engine_pid(place: Place) -> int:
 
 @contextmanager
 def executor_folder() -> Iterator[Path]:
-    """A stand-in for Spark's block manager folder; whatever was started for it is ended with it."""
+    """A stand-in for Spark's block manager folder; what was started for it must end with it and leave nothing.
+
+    Raises:
+        AssertionError: an engine stayed (it is killed then), or its socket.
+    """
     root = Path(tempfile.mkdtemp(prefix="sparkinfer-test-"))
     block_manager = root / "blockmgr-0000"
     block_manager.mkdir()
     try:
         yield block_manager
     finally:
-        pids = engine_pids(root)
+        sockets = [EngineFolder(path).socket() for path in block_manager.glob("sparkinfer/*/")]
         shutil.rmtree(root, ignore_errors=True)  # engines see that and go
         deadline = time.monotonic() + 10
         while engine_pids(root) and time.monotonic() < deadline:
             time.sleep(0.02)
-        for pid in pids:
-            if pid in engine_pids(root):
-                os.kill(pid, signal.SIGKILL)
+        stayed = engine_pids(root)
+        for pid in stayed:
+            os.kill(pid, signal.SIGKILL)
+        assert not stayed, f"engines {stayed} outlived their executor's folder"
+        assert not [socket for socket in sockets if socket.exists()], f"sockets were left: {sockets}"
 
 
 def connect(spec: EngineSpec, task: TaskSpec = TASK) -> SharedClient:
