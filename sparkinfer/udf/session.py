@@ -20,13 +20,18 @@ if TYPE_CHECKING:
 MINIMUM_JAVA = 17
 
 #: Settings that a running session takes too. A worker keeps its output in a buffer of 64 KB, so that a reader of five rows
-#: would pay for hundreds; through a small one each batch of answers is seen at once.
+#: would pay for hundreds; through a small one each batch of answers is seen at once. A second worker above it (a filter on the
+#: answer makes one) gets its first row when a whole batch is there, so batches are smaller than a cautious window.
 RUNTIME_SETTINGS: dict[str, str] = {
     "spark.sql.execution.pandas.udf.buffer.size": "1024",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "32",
     "spark.sql.shuffle.partitions": "8",
     "spark.databricks.delta.snapshotPartitions": "2",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
 }
+
+#: What a running session has where nobody set them.
+_SPARKS_OWN = (None, "65536", "10000", "false")
 
 #: Settings that only a new session takes.
 START_SETTINGS: dict[str, str] = {
@@ -120,7 +125,7 @@ def require_java() -> int:
 
 def _adapted(running: SparkSession, given: Mapping[str, str]) -> SparkSession:
     for name, value in RUNTIME_SETTINGS.items():
-        if name not in given and name.startswith("spark.sql.execution.") and running.conf.get(name, None) in (None, "65536", "false"):
+        if name not in given and name.startswith("spark.sql.execution.") and running.conf.get(name, None) in _SPARKS_OWN:
             running.conf.set(name, value)
     for name, value in given.items():
         if running.conf.isModifiable(name):

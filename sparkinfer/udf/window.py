@@ -5,7 +5,7 @@ a worker that its reader has stopped, but its next write. So the window grows wi
 
 1. ``FIRST_ROWS`` before anything has come back;
 2. ``CAUTIOUS_ROWS`` in all once the engine has answered one;
-3. without a cautious limit once the reader has had ``PATIENCE_S`` to hang up after its first rows (or, where the first row is
+3. without a cautious limit once the reader has had ``patience_s`` to hang up after its first rows (or, where the first row is
    a long one, ``LONG_PATIENCE_S`` after the first answer); the window doubles with each yield up to ``MAX_ROWS``.
 
 Bytes bound it too, so that a partition of large texts is not held in memory. The first row always fits.
@@ -20,7 +20,7 @@ FIRST_ROWS = 16
 CAUTIOUS_ROWS = 48
 MAX_ROWS = 2048
 MAX_BYTES = 32 * 1024 * 1024
-PATIENCE_S = 0.5
+PATIENCE_S = 1.5  # Spark needs about 0.3 s to end a task whose limit is met, more on a busy machine
 LONG_PATIENCE_S = 10.0
 
 
@@ -29,11 +29,15 @@ class Window:
 
     Args:
         reads_all: the reader is known to take every row; then the window starts at its full size.
+        patience_s: how long the reader may take to hang up after its first rows.
         clock: seconds that never go back.
     """
 
-    def __init__(self, *, reads_all: bool, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, *, reads_all: bool, patience_s: float = PATIENCE_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._clock = clock
+        self._patience_s = patience_s
         self._is_cautious = not reads_all
         self._limit = CAUTIOUS_ROWS if self._is_cautious else MAX_ROWS
         self._opened = 0
@@ -80,6 +84,6 @@ class Window:
 
     def _has_waited(self) -> bool:
         now = self._clock()
-        after_yield = self._first_yield is not None and now - self._first_yield >= PATIENCE_S
+        after_yield = self._first_yield is not None and now - self._first_yield >= self._patience_s
         after_answer = self._first_answer is not None and now - self._first_answer >= LONG_PATIENCE_S
         return after_yield or after_answer

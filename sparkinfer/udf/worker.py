@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from sparkinfer.config.specs import EngineSpec, TaskSpec
+from sparkinfer.udf import readers
 from sparkinfer.udf.answers import AnswerWriter
 from sparkinfer.udf.devices import with_task_device
 from sparkinfer.udf.reading import RowReader
@@ -40,16 +41,20 @@ class WorkerTask:
         """One answer a row, in row order, in batches of the engine's pace."""
         engine, task = EngineSpec.from_json(self.engine_json), TaskSpec.from_json(self.task_json)
         writer = AnswerWriter(engine, task, is_struct=self.is_struct, logprobs=self.has_logprobs)
+        stage = readers.current_stage()
+        window = Window(reads_all=self.reads_all or readers.takes_every_row(stage), patience_s=readers.patience_s())
         stream = RowStream(
             reader=RowReader(task),
             connect=lambda: self._connect(engine, task),
-            window=Window(reads_all=self.reads_all),
+            window=window,
             skip_blank=task.skip_blank,
         )
         rows = stream.answer(Slices(batches))
         try:
             for completions in rows:
                 yield writer.write(completions)
+                if not window.is_cautious:
+                    readers.note_that_it_takes_every_row(stage)
         finally:
             rows.close()  # hangs up at once where the reader stops early
 

@@ -22,7 +22,9 @@ class CountingModel:
 
     def with_options(self, **options: str) -> CountingModel:
         """The same log with more options of the fake engine; another model, as far as engines go."""
-        return CountingModel(self.log, self.options + "".join(f"&{name}={quote(value)}" for name, value in options.items()))
+        return CountingModel(
+            self.log, self.options + "".join(f"&{name}={quote(value)}" for name, value in options.items())
+        )
 
     def events(self, kind: str) -> list[dict]:
         lines = self.log.read_text().splitlines() if self.log.exists() else []
