@@ -15,6 +15,7 @@ from tests.support.leftovers import leftovers, mark_this_run
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is imported, as the engine process has it
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers run this Python, not the one on the PATH
@@ -31,12 +32,14 @@ settings.register_profile("local", deadline=None, max_examples=50)
 settings.register_profile("ci", deadline=None, max_examples=50, derandomize=True, database=None)
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
-#: Folder under tests/ -> its markers. What needs more than Python alone is found by its folder, never by hand.
+#: Folder under tests/ -> its markers. What needs more than Python alone is found by its folder; by hand only slow cases of
+#: tests/cases (an idle minute, a cluster of executors that are killed) are marked: faults.
 MARKERS = {
     "property": ("property",),
     "oracle": ("oracle",),
     "spark": ("spark",),
     "integration": ("spark", "integration"),
+    "cases": ("spark", "integration"),
     "faults": ("faults",),
     "gpu": ("gpu",),
     "perf": ("perf",),

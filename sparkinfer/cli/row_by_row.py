@@ -62,7 +62,12 @@ def measure(engine: EngineSpec, task: TaskSpec, texts: Sequence[str], *, threads
         RuntimeError: the program failed.
     """
     asked = {"engine": engine.to_json(), "task": task.to_json(), "texts": list(texts)}
-    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "TOKENIZERS_PARALLELISM": "false"}
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": str(threads),
+        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive"),  # as the engine has it
+        "TOKENIZERS_PARALLELISM": "false",
+    }
     said = subprocess.run(
         [sys.executable, "-m", __name__],
         input=json.dumps(asked),
