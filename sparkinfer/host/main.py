@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 
-from sparkinfer.errors import EngineDied, EngineStartFailed, SparkInferError
+from sparkinfer.errors import EngineDied, EngineStartFailed, HostError, SparkInferError
 from sparkinfer.host.journal import Journal, read_journal
 from sparkinfer.host.ledger import Ledger
 from sparkinfer.host.lineage import own_mark
@@ -38,6 +38,8 @@ _LOG = logging.getLogger("sparkinfer.engine")
 _TICK = 0.2
 #: Seconds for an orderly end; a thread that is stuck does not keep the process longer.
 _GRACE = 3.0
+#: Seconds that the socket's file is missing, alone, until it is made again: Spark may just be removing everything.
+_LOST = 2.0
 #: How the process ends when the engine itself raised: the same as a death, so that its rows are run again.
 _ENGINE_RAISED = 70
 
@@ -170,6 +172,7 @@ def _wait_for_end(watch: LifeWatch, folder: EngineFolder, server: Server) -> End
         told.set()
 
     signal.signal(signal.SIGTERM, leave)
+    lost = 0
     while not told.wait(_TICK):
         if not watch.has_owner:
             watch.watch(load_owner(folder))
@@ -177,7 +180,19 @@ def _wait_for_end(watch: LifeWatch, folder: EngineFolder, server: Server) -> End
             return End("another engine needs the memory", executor_is_gone=False)
         if (end := watch.end(server.idle_s)) is not None:
             return end
+        lost = 0 if server.is_reachable or not folder.token.exists() else lost + 1
+        if lost * _TICK > _LOST:
+            lost = 0
+            _mend(server, folder)
     return End("SIGTERM", executor_is_gone=False)
+
+
+def _mend(server: Server, folder: EngineFolder) -> None:
+    try:
+        folder.socket()  # makes the folder of short names where that is gone
+        server.listen_anew()
+    except (OSError, HostError) as error:
+        _LOG.warning("The engine's socket is gone and cannot be made again: %s", error)
 
 
 def _clean(folder: EngineFolder, recipe: Recipe, *, keeps_memo: bool) -> None:

@@ -50,15 +50,34 @@ class Server:
         self._settings = settings
         self._clients: set[_ClientConnection] = set()
         self._idle_since = time.monotonic()
+        self._abandoned: list[Listener] = []
         self._lock = threading.Lock()
         self.is_dismissed = False
+        self._path = path
         path.unlink(missing_ok=True)
-        self._listener = Listener(str(path), family="AF_UNIX", backlog=_BACKLOG)
+        self._listener = self._listen()
 
     def start(self) -> None:
         """Accept and beat in threads of their own."""
-        threading.Thread(target=self._accept_all, name="accept", daemon=True).start()
+        self._accept_from(self._listener)
         threading.Thread(target=self._beat_all, name="beat", daemon=True).start()
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the socket's file is there; cleaners of temporary files may delete it, and then nobody new can connect."""
+        return self._path.exists()
+
+    def listen_anew(self) -> None:
+        """Make the socket's file again.
+
+        Raises:
+            OSError: its folder is gone too.
+        """
+        fresh = self._listen()
+        _LOG.warning("The engine's socket was deleted; it listens anew.")
+        self._abandoned.append(self._listener)  # its thread waits in accept(), and to close it would delete the new file
+        self._listener = fresh
+        self._accept_from(fresh)
 
     @property
     def idle_s(self) -> float:
@@ -66,10 +85,16 @@ class Server:
         with self._lock:
             return 0.0 if self._clients else time.monotonic() - self._idle_since
 
-    def _accept_all(self) -> None:
+    def _listen(self) -> Listener:
+        return Listener(str(self._path), family="AF_UNIX", backlog=_BACKLOG)
+
+    def _accept_from(self, listener: Listener) -> None:
+        threading.Thread(target=self._accept_all, args=(listener,), name="accept", daemon=True).start()
+
+    def _accept_all(self, listener: Listener) -> None:
         while True:
             try:
-                channel = Channel(self._listener.accept())
+                channel = Channel(listener.accept())
             except OSError as error:
                 _LOG.warning("A connection could not be accepted: %s.", error)
                 time.sleep(0.1)  # out of descriptors: others have to close first

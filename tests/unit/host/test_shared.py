@@ -192,6 +192,19 @@ def test_the_engine_ends_with_sparks_folder_and_nothing_is_left(place: Place) ->
     client.close()
 
 
+def test_an_engine_whose_socket_file_was_deleted_is_reached_again(place: Place, log: Path) -> None:
+    spec = fake_spec(log=log, settings=EngineSettings(batch_timeout_ms=0, start_timeout_s=20))
+    first = connect(spec)
+    (engine,) = running_engines(place.folder)
+    engine.socket.unlink()  # as a cleaner of temporary files does it
+    second = connect(spec)
+    for number, client in enumerate((first, second)):
+        client.submit([row(number)])
+        assert drain(client, 1)[number].ok
+        client.close()
+    assert len(events(log, "load")) == 1
+
+
 def test_the_files_are_for_this_user_only(place: Place) -> None:
     client = connect(fake_spec())
     (engine,) = running_engines(place.folder)
