@@ -103,6 +103,8 @@ def _start(folder: EngineFolder, recipe: Recipe, tail: str) -> _Parts:
     server = Server(service, Path(recipe.socket), token, settings=spec.settings)
     service.start()
     server.start()
+    if deaths.killed_loads:
+        replace(deaths, killed_loads=0).save(folder.deaths)
     return _Parts(server, service)
 
 

@@ -24,6 +24,7 @@ class Deaths:
         poisoned: hex digests of rows that killed it alone.
         total: deaths since the first start.
         barren: deaths in a row without progress (no row finished, suspects not narrowed).
+        killed_loads: starts in a row that ended before the engine was ready.
         poisoned_in_a_row: culprits found since a row last finished; when everything kills, no row is to blame.
     """
 
@@ -31,6 +32,7 @@ class Deaths:
     poisoned: list[str] = field(default_factory=list)
     total: int = 0
     barren: int = 0
+    killed_loads: int = 0
     poisoned_in_a_row: int = 0
 
     @classmethod
@@ -64,16 +66,17 @@ class Deaths:
     def record_start(self) -> None:
         """Take in the death of a process that was not ready yet: nobody is suspect."""
         self.total += 1
-        self.barren += 1
+        self.killed_loads += 1
 
     def is_hopeless(self, max_deaths: int) -> bool:
         """Whether starting again would only repeat it."""
-        return self.barren >= max_deaths or self.poisoned_in_a_row > max_deaths
+        return max(self.barren, self.killed_loads) >= max_deaths or self.poisoned_in_a_row > max_deaths
 
     def forgive(self) -> None:
         """Begin to count anew: everybody who waited has been told. Where every row killed, none of them was to blame."""
         self.poisoned = self.poisoned[: len(self.poisoned) - self.poisoned_in_a_row]
         self.barren = 0
+        self.killed_loads = 0
         self.poisoned_in_a_row = 0
 
     def _condemn(self, digest: str) -> None:

@@ -113,8 +113,8 @@ class KnownAnswers:
         kinds = [f"{f.column} {'DOUBLE' if f.name == 'inferred_at' else f.ddl}" for f in fields]
         lines = self._spark.read.schema(", ".join([*kinds, "whole BOOLEAN"])).json(list(folders))
         is_whole = sql.col("whole") & (sql.col("config_hash") == self._config_hash)  # a torn line lacks its end
-        second = sql.timestamp_micros(sql.round(sql.col("inferred_at") * 1_000_000).cast("bigint"))
-        values = [(second if f.name == "inferred_at" else sql.col(f.column)).alias(f.name) for f in fields]
+        moment = sql.timestamp_micros(sql.round(sql.col("inferred_at") * 1_000_000).cast("bigint"))
+        values = [(moment if f.name == "inferred_at" else sql.col(f.column)).alias(f.name) for f in fields]
         rows = lines.where(is_whole).select("input_hash", sql.struct(*values).alias(ANSWER), sql.lit(HARVESTED).alias(ORIGIN))
         return self._wanted(rows)
 
