@@ -14,6 +14,7 @@ from sparkinfer.engine.fake import FakeEngine
 from sparkinfer.host.memo import Memo
 from sparkinfer.host.segment_folder import LocalFolder, RemoteFolder, SegmentFolder, open_folder
 from sparkinfer.host.segments import SEGMENT_BYTES, Segments, read_segment
+from sparkinfer.schema import result_fields
 from sparkinfer.types import Completion, FinishReason, Usage
 from tests.support.engines import TASK, eventually, fake_spec, row
 from tests.support.services import ask, service_of
@@ -53,6 +54,17 @@ def test_what_was_written_is_read_back_but_for_the_row_number(tmp_path: Path) ->
     first = json.loads(path.read_text("utf-8").split("\n")[0])
     assert (first["model_name"], first["config_hash"]) == ("fake", CONFIG)
     assert list(read_segment(path.read_bytes(), "another config")) == []
+
+
+def test_a_line_has_the_columns_of_the_result_table(tmp_path: Path) -> None:
+    segments = segments_of("one")
+    segments.enter(str(tmp_path))
+    segments.add(str(tmp_path), CONFIG, [ANSWER])
+    segments.flush()
+    (path,) = tmp_path.iterdir()
+    line = json.loads(path.read_text("utf-8"))
+    assert set(line) == {field.column for field in result_fields(logprobs=True)} | {"whole"}
+    assert list(line)[-1] == "whole", "what is torn must lack it"
 
 
 def test_rows_are_there_without_anybody_asking_and_long_segments_are_left_alone(tmp_path: Path) -> None:
