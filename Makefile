@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint test-unit test-faults bench wheel audit clean
+.PHONY: help setup demo test lint test-unit test-faults bench bench-envs wheel audit clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -31,8 +31,11 @@ lint: setup ## ruff, mypy --strict, import contracts
 	@$(VENV)/bin/lint-imports --no-logo
 	@$(VENV)/bin/mypy
 
-bench: setup ## Speed and memory, as ratios measured in one run
-	$(PYTEST) -m perf -s || [ $$? -eq 5 ]
+bench: setup ## Speed and memory of all peers on the same rows; ONLY=extract,ours,row_by_row for some of it
+	@$(PYTHON) -m benchmarks $(if $(ONLY),--only $(ONLY)) $(BENCH_FLAGS)
+
+bench-envs: setup ## Environments of the peers that need their own: vLLM, OpenVINO GenAI, distribatch
+	@$(PYTHON) -m benchmarks.environments
 
 wheel: setup ## Build the wheel and try it in a fresh environment
 	@scripts/try-wheel

@@ -1,0 +1,88 @@
+"""sparkinfer through Spark: ``llm_udf`` on a column, one engine process for all slots."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from benchmarks.peers import Ask, Outcome, Setting
+from benchmarks.peers.on_spark import frame, local_session
+
+
+class Peer:
+    """The public column expression, with the answer to equal rows off unless the options say ``reuse``."""
+
+    def __init__(self, setting: Setting) -> None:
+        self._setting = setting
+        self._slots = int(setting.options["slots"])
+
+    def load(self) -> None:
+        """Start the session and, by one short row, the engine."""
+        from sparkinfer import llm_udf
+
+        self._spark = local_session(
+            self._setting,
+            slots=self._slots,
+            config={
+                "spark.sparkinfer.engine.threads": self._setting.threads,
+                "spark.sparkinfer.engine.max_model_len": self._setting.max_model_len,
+                "spark.sparkinfer.engine.memo": bool(self._setting.options.get("reuse", False)),
+            },
+        )
+        self._udf = llm_udf(
+            model=self._setting.folder,
+            prompt=self._setting.prompt,
+            dtype="fp32",
+            ignore_eos=True,
+            fallback=False,
+            fail_on_error=False,
+        )
+        self.run([Ask(text="Hello.", max_tokens=1, prompt_ids=[])] * self._slots, {})
+
+    def run(self, asks: list[Ask], options: dict[str, Any]) -> Outcome:
+        """Collect the column."""
+        from pyspark.sql import functions as F
+
+        rows = frame(self._spark, asks, partitions=self._slots)
+        answer = self._udf("text", params=F.struct("max_tokens"))
+        began = time.time()
+        found = (
+            rows.withColumn("answer", answer)
+            .select("number", "answer.*")
+            .select("number", "result", "errorMessage", "cached_tokens", F.unix_micros("inferred_at").alias("at"))
+            .collect()
+        )
+        found.sort(key=lambda row: row.number)
+        broken = [row.errorMessage for row in found if row.errorMessage is not None]
+        if broken:
+            raise RuntimeError(f"{len(broken)} rows failed: {broken[0]}")
+        facts = {"cached_tokens": float(sum(row.cached_tokens for row in found)), **self._batch()}
+        return Outcome(
+            answers=[row.result for row in found], first_row_s=min(row.at for row in found) / 1e6 - began, facts=facts
+        )
+
+    def _batch(self) -> dict[str, float]:
+        """Mean sequences a step since the last look, asked of the engine from where it can be reached: a worker."""
+
+        def ask(parts: Any) -> Any:
+            import pandas as pd
+
+            from sparkinfer.host.running import metrics
+
+            for _ in parts:
+                yield pd.DataFrame([{name: counters[name] for name in ("steps", "batched")} for counters in metrics()])
+
+        row = self._spark.range(1).mapInPandas(ask, "steps double, batched double").collect()[0]
+        steps, batched = row.steps - self._seen[0], row.batched - self._seen[1]
+        self._seen = (row.steps, row.batched)
+        return {"steps": steps, "batch": batched / max(steps, 1.0)}
+
+    _seen = (0.0, 0.0)
+
+    def where(self, asks: list[Ask]) -> dict[str, float]:
+        """See the engine alone."""
+        return {}
+
+    def close(self) -> None:
+        """End Spark and with it the engine."""
+        self._spark.stop()
