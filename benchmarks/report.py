@@ -6,6 +6,7 @@ import json
 from statistics import median
 from typing import Any
 
+from benchmarks import aims
 from benchmarks.cell import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results" / "latest.json"
@@ -36,6 +37,12 @@ def markdown(results: dict[str, Any]) -> str:
     parts = [about(results)]
     for found in results["workloads"].values():
         parts.append(f"### {found['title']}\n\n{table(found)}{where(found)}")
+    figures = {
+        w: {name: summary(p, found) for name, p in found["peers"].items()} for w, found in results["workloads"].items()
+    }
+    titles = {name: p["title"] for found in results["workloads"].values() for name, p in found["peers"].items()}
+    if reached := aims.table(figures, titles):
+        parts.append(f"### Aims\n\n{reached}")
     for name, text in results["scripts"].items():
         parts.append(f"### {name}\n\n```\n{text}\n```\n")
     return "\n".join(parts)

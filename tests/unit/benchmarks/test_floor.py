@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report
+from benchmarks import aims, report
 from benchmarks.agreement import compare
 from benchmarks.cell import run_cell
 from benchmarks.floor import decode_batches, floor, unique_prefill
@@ -117,3 +117,14 @@ def test_a_peer_is_described_without_its_packages() -> None:
 def test_the_page_has_one_place_for_the_results() -> None:
     page = report.PAGE.read_text()
     assert page.count(report.BEGIN) == page.count(report.END) == 1
+
+
+def test_an_aim_is_reached_or_missed_by_the_run_s_own_figures() -> None:
+    titles = {"ours": "ours", "row_by_row": "row by row"}
+    figures = {"extract": {"ours": {"warm": 90.0, "over_floor": 1.25}, "row_by_row": {"warm": 10.0}}}
+    assert "| extract: ours over row by row | at least 8.00x | 9.00x | reached |" in aims.table(figures, titles)
+    figures["extract"]["ours"] = {"warm": 70.0, "over_floor": 1.4}
+    found = aims.table(figures, titles)
+    assert found.count("missed") == 2
+    assert "over the floor | at most 1.30x | 1.40x | missed |" in found
+    assert aims.table({}, {}) == ""
