@@ -20,7 +20,7 @@ FIRST_ROWS = 16
 CAUTIOUS_ROWS = 48
 MAX_ROWS = 2048
 MAX_BYTES = 32 * 1024 * 1024
-PATIENCE_S = 1.5  # Spark needs about 0.3 s to end a task whose limit is met, more on a busy machine
+PATIENCE_S = 1.0  # Spark needs about 0.3 s to end a task whose limit is met, more on a busy machine
 LONG_PATIENCE_S = 10.0
 
 
