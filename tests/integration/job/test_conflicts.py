@@ -13,37 +13,19 @@ from sparkinfer.sink.base import Commit, StagedRows
 from sparkinfer.sink.delta_spark import DeltaSparkSink
 
 
-class ConcurrentAppendException(Exception):
-    """As delta.exceptions has it."""
-
-
 class MeddlingSink(DeltaSparkSink):
     """Something happens before the first commit."""
 
     def __init__(self, spark: Any, table: str, before: Callable[[], None]) -> None:
         super().__init__(spark, table)
         self._before: Callable[[], None] | None = before
-        self.commits_tried = 0
 
     def append(self, staged: StagedRows, commit: Commit) -> None:
-        self.commits_tried += 1
         before, self._before = self._before, None
         if before is not None:
             with self._mapped(commit):
                 before()
         super().append(staged, commit)
-
-
-def _conflict() -> None:
-    raise ConcurrentAppendException("Files were added by a concurrent update.")
-
-
-def test_a_conflict_at_commit_makes_no_request_again(job: Any) -> None:
-    source = job.frame([(i, f"text {i}") for i in range(8)])
-    sink = MeddlingSink(job.spark, job.into, _conflict)
-    result = job.run(source, into=sink, buckets=1)
-    assert [row.id for row in job.rows()] == list(range(8))
-    assert (result.rows, result.requests, len(job.requests()), sink.commits_tried) == (8, 8, 8, 2)
 
 
 def test_rows_that_another_job_wrote_meanwhile_are_not_doubled(job: Any) -> None:

@@ -82,14 +82,6 @@ def test_every_row_is_written_once_and_a_repeat_asks_nothing(job: Any, writer: s
     assert "retry_failed=True" in refused.value.message
 
 
-def test_failed_rows_are_raised_after_the_good_ones_are_committed(job: Any) -> None:
-    job.options = "&fail=text 3"
-    with pytest.raises(FailedRows, match="INFERENCE_FAILED") as refused:
-        job.run(job.frame(TEXTS), fail_on_error=True)
-    assert "at key 3 " in refused.value.message
-    assert len(job.rows()) == 20
-
-
 def test_new_rows_with_old_texts_are_written_without_a_request(job: Any) -> None:
     job.run(job.frame([(1, "a"), (2, "b")]))
     grown = job.run(job.frame([(1, "a"), (2, "b"), (3, "a"), (4, "b"), (5, "c")]))

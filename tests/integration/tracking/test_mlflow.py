@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -228,34 +226,6 @@ def test_a_store_that_cannot_be_written_is_a_warning(facts: JobFacts, monkeypatc
     tracker = track(replace(facts, tracking_uri="sqlite:////proc/nowhere/mlflow.db"))
     assert tracker.run_id is None
     assert "/proc/nowhere" in tracker.warnings[0]
-
-
-FIRST_USE = """
-import sys
-sys.path.insert(0, {root!r})
-from tests.integration.tracking.test_mlflow import MODEL, SOURCE, OUTPUT, OUTCOME, JobFacts, MlflowTracker
-tracker = MlflowTracker(finish_timeout_s=240)
-tracker.start(JobFacts(job="j", run_key="k", model=MODEL, config_hash="c", source=SOURCE, output=OUTPUT, tracking_uri={uri!r}))
-print(tracker.finish(OUTCOME), tracker.warnings)
-"""
-
-
-def test_four_processes_share_the_first_use_of_a_fresh_sqlite_store(tmp_path: Path) -> None:
-    uri = store.local_uri(tmp_path)
-    program = FIRST_USE.format(root=str(Path(__file__).parents[3]), uri=uri)
-    started = [
-        subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
-        for _ in range(4)
-    ]
-    said = [process.communicate(timeout=280)[0].strip() for process in started]
-    assert all(line.endswith(" []") for line in said), said
-    client = store.open_client(uri)
-    experiment = client.get_experiment_by_name(store.DEFAULT_EXPERIMENT)
-    assert experiment is not None
-    runs = client.search_runs([experiment.experiment_id])
-    assert sorted(r.info.run_id for r in runs) == sorted(line.removesuffix(" []") for line in said)
-    assert {r.info.status for r in runs} == {"FINISHED"}
-    assert not (tmp_path / "mlruns").exists()
 
 
 def test_tracking_tables_runs_no_spark_job(spark: SparkSession, client: MlflowClient, facts: JobFacts) -> None:

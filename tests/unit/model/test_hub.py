@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,27 +96,3 @@ def test_unknown_repositories_and_other_models_are_told_apart(server: HubServer)
     (server.folder / "model.safetensors").rename(server.folder / "pytorch_model.bin")
     with pytest.raises(UnsupportedModel, match="pickled"):
         resolve("org/tiny")
-
-
-FOUR = """
-import fcntl, errno, sys
-def refuse(*_): raise OSError(errno.ENOLCK, "no locks on this file system")
-fcntl.flock = refuse
-from sparkinfer.model import fetch, resolve
-print(fetch(resolve("org/tiny")))
-"""
-
-
-def test_four_processes_make_one_download_where_file_locks_fail(server: HubServer, tmp_path: Path) -> None:
-    environ = {
-        **os.environ, "HF_ENDPOINT": server.url, "HF_HUB_OFFLINE": "0", "HF_HOME": str(tmp_path / "hf"),
-        "SPARKINFER_CACHE": str(tmp_path / "cache"),
-    }  # fmt: skip
-    children = [
-        subprocess.Popen([sys.executable, "-c", FOUR], env=environ, stdout=subprocess.PIPE, text=True) for _ in range(4)
-    ]
-    outputs = [child.communicate(timeout=200)[0].strip() for child in children]
-    assert [child.returncode for child in children] == [0] * 4
-    assert len(set(outputs)) == 1
-    assert server.downloads("model.safetensors") == 1
-    assert [p.name for p in Path(outputs[0]).parent.iterdir() if p.is_dir()] == [Path(outputs[0]).name]
