@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import traceback
@@ -18,6 +19,7 @@ from sparkinfer.cli.exits import ExitCode, Stopped, code_of
 from sparkinfer.cli.run import run
 from sparkinfer.cli.status import status
 from sparkinfer.errors import SparkInferError
+from sparkinfer.job.failures import stop_behind
 
 DEBUG = "--debug"
 #: What typer makes of Ctrl-C (older ones: Abort).
@@ -80,6 +82,8 @@ def _run(given: Sequence[str]) -> int:
         if isinstance(error, _UsageError):
             error.show()
             return ExitCode.WRONG_USE
+        if stop_behind(error) is not None:  # a signal to the whole group ends the JVM too, and cleaning up met that
+            raise Stopped from error
         if DEBUG in given:
             traceback.print_exc()
         return _report(error)
@@ -94,6 +98,7 @@ def _report(error: Exception) -> ExitCode:
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)  # a JVM that ends with us is no news
     raise Stopped
 
 

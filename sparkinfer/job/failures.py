@@ -45,3 +45,27 @@ def failure_of(error: Exception, *, doing: str, place: str) -> SparkInferError:
         )
     found = job_error(error, table=place, doing=doing)
     return JobError(f"{doing} failed: {first_line(error)}") if isinstance(found, CommitFailed) else found
+
+
+@contextmanager
+def stops_kept() -> Iterator[None]:
+    """A stop (Ctrl-C, SIGTERM) comes out as one, whatever fails while it unwinds.
+
+    A signal to the whole process group (systemd, Airflow, ``timeout``) ends the JVM as well, so that everything that cleans
+    up meets a closed gateway.
+    """
+    try:
+        yield
+    except Exception as error:
+        stop = stop_behind(error)
+        if stop is None:
+            raise
+        raise stop from None
+
+
+def stop_behind(error: BaseException) -> KeyboardInterrupt | None:
+    """The stop during whose unwinding this error came up, or None."""
+    before = error.__context__
+    while before is not None and not isinstance(before, KeyboardInterrupt):
+        before = before.__context__
+    return before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +13,8 @@ from sparkinfer.job.commit import StagedBucket
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger(__name__)
 
 #: While the last rows of one bucket are answered, the next one keeps the engine's batch full.
 OVERLAP = 2
@@ -67,9 +70,16 @@ class JobTag:
         try:
             yield
         finally:
-            self._spark.removeTag(self._name)
+            self._unless_gone(self._spark.removeTag)
 
     def cancel(self) -> None:
         """End the jobs that carry the tag."""
         if self._is_known:
-            self._spark.interruptTag(self._name)
+            self._unless_gone(self._spark.interruptTag)
+
+    def _unless_gone(self, call: Callable[[str], object]) -> None:
+        """Call it; a session that went has no jobs, and why the job ends must not be hidden by that."""
+        try:
+            call(self._name)
+        except Exception as error:
+            _LOG.info("The session's jobs could not be reached: %s", type(error).__name__)

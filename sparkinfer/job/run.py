@@ -21,6 +21,7 @@ from sparkinfer.job.chunks import Chunks, slot_count
 from sparkinfer.job.commit import Committed, Committer, StagedBucket
 from sparkinfer.job.comparison import Comparison, compare
 from sparkinfer.job.counts import Counts
+from sparkinfer.job.failures import stops_kept
 from sparkinfer.job.pending import keyed_rows
 from sparkinfer.job.pipeline import JobTag, answered_in_order
 from sparkinfer.job.progress import OnProgress, ProgressReporter
@@ -137,7 +138,7 @@ def run(
             experiment=settings.experiment,
             tracking_uri=settings.tracking_uri,
         )
-        with recorded(tracker or _mlflow(settings), facts) as record:
+        with recorded(tracker or _mlflow(settings), facts) as record, stops_kept():
             compared = compare(
                 sink,
                 rows,

@@ -78,16 +78,21 @@ import sys, time
 import sparkinfer.cli.main as command_line
 def wait() -> None:
     print("ready", flush=True)
-    time.sleep(60)
+    try:
+        time.sleep(60)
+    finally:
+        if "gone" in sys.argv:
+            raise ConnectionRefusedError(111, "the JVM went with the same signal")
 command_line.app.command()(wait)
 sys.exit(command_line.main(["wait"]))
 """
 
 
+@pytest.mark.parametrize("jvm", ["there", "gone"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_is_exit_4_and_says_how_to_go_on(number: signal.Signals) -> None:
+def test_a_signal_is_exit_4_and_says_how_to_go_on(number: signal.Signals, jvm: str) -> None:
     waiting = subprocess.Popen(
-        [sys.executable, "-c", WAITING], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+        [sys.executable, "-c", WAITING, jvm], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
     )
     assert waiting.stdout is not None
     assert waiting.stdout.readline() == "ready\n"
@@ -97,6 +102,7 @@ def test_a_signal_is_exit_4_and_says_how_to_go_on(number: signal.Signals) -> Non
     assert waiting.returncode == ExitCode.STOPPED
     assert "go on" in errors
     assert "Traceback" not in errors
+    assert len(errors.splitlines()) == 1
 
 
 def test_doctor_says_what_is_there_and_ends_with_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:

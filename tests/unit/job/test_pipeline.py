@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from contextlib import closing
+from typing import Any
 
 import pytest
 
 from sparkinfer.job.commit import StagedBucket
 from sparkinfer.job.counts import Counts
-from sparkinfer.job.pipeline import answered_in_order
+from sparkinfer.job.pipeline import JobTag, answered_in_order
 from sparkinfer.sink.base import StagedRows
 
 
@@ -64,3 +65,27 @@ def test_closing_early_cancels() -> None:
     next(answered)
     answered.close()
     assert cancelled.is_set()
+
+
+class SessionThatWent:
+    """Its JVM ended with the signal that stops the job."""
+
+    def addTag(self, name: str) -> None:  # noqa: N802 - Spark's name
+        """Still there."""
+
+    def removeTag(self, name: str) -> None:  # noqa: N802
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    def interruptTag(self, name: str) -> None:  # noqa: N802
+        raise ConnectionRefusedError(111, "Connection refused")
+
+
+def test_a_session_that_went_does_not_hide_why_the_job_ends() -> None:
+    session: Any = SessionThatWent()
+    tag = JobTag(session, "t")
+
+    def answer(bucket: int) -> StagedBucket:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), tag.on_this_thread():
+        list(answered_in_order([0, 1], answer, cancel=tag.cancel))
