@@ -92,7 +92,11 @@ sys.exit(command_line.main(["wait"]))
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_is_exit_4_and_says_how_to_go_on(number: signal.Signals, jvm: str) -> None:
     waiting = subprocess.Popen(
-        [sys.executable, "-c", WAITING, jvm], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
+        [sys.executable, "-c", WAITING, jvm],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ),
     )
     assert waiting.stdout is not None
     assert waiting.stdout.readline() == "ready\n"

@@ -70,13 +70,13 @@ def test_closing_early_cancels() -> None:
 class SessionThatWent:
     """Its JVM ended with the signal that stops the job."""
 
-    def addTag(self, name: str) -> None:  # noqa: N802 - Spark's name
+    def addTag(self, name: str) -> None:
         """Still there."""
 
-    def removeTag(self, name: str) -> None:  # noqa: N802
+    def removeTag(self, name: str) -> None:
         raise ConnectionRefusedError(111, "Connection refused")
 
-    def interruptTag(self, name: str) -> None:  # noqa: N802
+    def interruptTag(self, name: str) -> None:
         raise ConnectionRefusedError(111, "Connection refused")
 
 
