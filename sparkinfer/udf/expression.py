@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from sparkinfer.udf.resolve import ResolvedUdf
 
-#: pyspark.util.PythonEvalType.SQL_SCALAR_ARROW_ITER_UDF and SQL_SCALAR_PANDAS_ITER_UDfunctions.
+#: SQL_SCALAR_ARROW_ITER_UDF and SQL_SCALAR_PANDAS_ITER_UDF of pyspark.util.PythonEvalType.
 ARROW_ITERATOR, PANDAS_ITERATOR = 251, 204
 
 
@@ -74,7 +74,6 @@ def has_arrow_udf() -> bool:
     """Whether this pyspark has Arrow UDFs (4.1 and later)."""
     major, minor = (int(part) for part in pyspark.__version__.split(".")[:2])
     return (major, minor) >= (4, 1)
-
 
 
 def _make_udf(function: Callable[..., Any], kind: DataType) -> Any:
