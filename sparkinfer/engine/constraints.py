@@ -60,6 +60,19 @@ def is_complete(choices: Choices, generated: Sequence[int]) -> bool:
     return node is not None and node.ends and not node.children
 
 
+def forced_end(choices: Choices, generated: Sequence[int]) -> list[int]:
+    """The ids that are left of the only choice still possible; empty where something is left to decide.
+
+    A choice that another one continues is not at its end: whether it stops there is the model's to say.
+    """
+    node = _state(choices, generated)
+    rest: list[int] = []
+    while node is not None and not node.ends and len(node.children) == 1:
+        ((token_id, node),) = node.children.items()
+        rest.append(token_id)
+    return rest if node is not None and node.ends and not node.children else []
+
+
 def longest(choices: Choices) -> int:
     """Tokens of the longest choice."""
     return max(len(choice) for choice in choices)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from sparkinfer.config.settings import EngineSettings
 from sparkinfer.engine.base import EngineRequest, TokenOutput
-from sparkinfer.engine.constraints import is_complete
+from sparkinfer.engine.constraints import forced_end, is_complete
 from sparkinfer.engine.plan import PlannedSequence, Runner, SampledToken, StepPlan, StepResult
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.sequence import Sequence, SequenceStatus
@@ -131,16 +131,16 @@ class PackedEngine:
             self._stats.prompt_tokens += sequence.num_prompt
             self._stats.cached_tokens += sequence.cached_tokens
         is_stop = _is_stop(sequence, token.token_id)
-        if not is_stop:
-            sequence.token_ids.append(token.token_id)
-            self._stats.completion_tokens += 1
+        new_ids = [] if is_stop else _with_forced(sequence, token.token_id)
+        sequence.token_ids += new_ids
+        self._stats.completion_tokens += len(new_ids)
         reason = FinishReason.STOP if is_stop else self._finish_reason(sequence)
         if reason is not None:
             self._scheduler.release(sequence, SequenceStatus.FINISHED)
             self._stats.finished += 1
         return TokenOutput(
             request_id=sequence.request_id,
-            token_ids=() if is_stop else (token.token_id,),
+            token_ids=tuple(new_ids),
             logprobs=None if is_stop or token.logprob is None else (token.logprob,),
             finish_reason=reason,
             cached_tokens=sequence.cached_tokens,
@@ -175,6 +175,17 @@ def _is_stop(sequence: Sequence, token_id: int) -> bool:
     if token_id not in request.stop_ids:
         return False
     return request.choices is None or tuple(sequence.generated) in request.choices
+
+
+def _with_forced(sequence: Sequence, token_id: int) -> list[int]:
+    """The drawn id and, where it decides a choice, the rest of that choice: nothing is left for the model to say.
+
+    With log-probabilities each of them takes its own step, because each has its own.
+    """
+    request = sequence.request
+    if request.choices is None or request.sampling.logprobs is not None:
+        return [token_id]
+    return [token_id, *forced_end(request.choices, [*sequence.generated, token_id])]
 
 
 def _error_of(error: Exception) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from sparkinfer.engine.base import EngineInfo, EngineRequest, TokenOutput
-from sparkinfer.engine.constraints import is_complete, longest
+from sparkinfer.engine.constraints import forced_end, is_complete, longest
 from sparkinfer.engine.plan import SampledToken
 from sparkinfer.engine.sampler import Sampler
 from sparkinfer.engine.sequence import Sequence
@@ -141,6 +141,8 @@ class _Draw(LogitsProcessor):
         )
         if not is_stop:
             self._sequence.token_ids.append(drawn)
+            if request.choices is not None and request.sampling.logprobs is None:
+                self._sequence.token_ids += forced_end(request.choices, self._sequence.generated)
         complete = request.choices is not None and is_complete(request.choices, self._sequence.generated)
         self.ended = is_stop or complete or self.broken is not None
         only = torch.full_like(scores, float("-inf"))

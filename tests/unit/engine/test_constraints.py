@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sparkinfer.engine.constraints import allowed, is_complete, longest
+from sparkinfer.engine.constraints import allowed, forced_end, is_complete, longest
 
 CHOICES = ((5, 6), (5, 6, 7), (5, 8), (9,))
 
@@ -35,3 +35,23 @@ def test_the_longest_choice_is_counted_in_tokens() -> None:
 
 def test_equal_choices_count_once() -> None:
     assert allowed(((3,), (3,)), []) == [3]
+
+
+@pytest.mark.parametrize(
+    ("choices", "generated", "rest"),
+    [
+        (((5, 6, 7), (8, 9)), [5], [6, 7]),
+        (((5, 6, 7), (8, 9)), [8], [9]),
+        (((5, 6, 7), (8, 9)), [], []),
+        (((5, 6, 7), (8, 9)), [8, 9], []),
+        (((5, 6, 7), (8, 9)), [4], []),
+        (((5, 6, 7), (5, 6, 8)), [5], []),  # decided only after 6
+        (((5, 6), (5, 6, 7)), [5], []),  # whether it goes on after 6 is the model's to say
+        (((5, 6), (5, 6, 7, 8)), [5, 6, 7], [8]),
+        (((5, 6, 7),), [], [5, 6, 7]),
+    ],
+)
+def test_what_is_left_of_the_only_possible_choice_is_forced(
+    choices: tuple[tuple[int, ...], ...], generated: list[int], rest: list[int]
+) -> None:
+    assert forced_end(choices, generated) == rest

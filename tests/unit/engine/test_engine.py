@@ -70,6 +70,27 @@ def test_a_choice_runs_to_its_end_whatever_max_tokens_says() -> None:
     assert answer_of(drain(engine)[0]) == ((5, 6, 7), FinishReason.STOP)
 
 
+def test_a_decided_choice_takes_no_step_for_the_tokens_that_are_left() -> None:
+    engine = engine_of()
+    choices = ((5, 6, 7, 8), (9, 6, 7), (4,))
+    for number in range(6):
+        engine.add(request(number, choices=choices, noise_key=number))
+    outputs = drain(engine)
+    assert {len(made) for made in outputs.values()} == {1}
+    answers = {number: answer_of(made) for number, made in outputs.items()}
+    assert {ids for ids, _ in answers.values()} <= set(choices)
+    for number, (ids, reason) in answers.items():
+        assert (ids, reason) == expected_answer(request(number, choices=choices, noise_key=number), runner_of(engine))
+    assert engine.stats()["completion_tokens"] == sum(len(ids) for ids, _ in answers.values())
+
+
+def test_with_logprobs_each_token_of_a_choice_has_its_own() -> None:
+    engine = engine_of()
+    engine.add(request(0, choices=((5, 6, 7),), logprobs=0))
+    outputs = drain(engine)[0]
+    assert [(o.token_ids, o.logprobs) for o in outputs] == [((5,), (-1.0,)), ((6,), (-1.0,)), ((7,), (-1.0,))]
+
+
 @pytest.mark.parametrize("noise", range(8))
 def test_a_choice_that_another_begins_with_ends_by_a_stop_id(noise: int) -> None:
     engine = engine_of()
