@@ -32,6 +32,7 @@ class Setting:
         max_model_len: prompt and answer together, in tokens.
         scratch: a folder of the cell's own.
         options: the peer's batch size and the like, tuned before.
+        model: what sparkinfer calls that model.
     """
 
     folder: str
@@ -40,6 +41,7 @@ class Setting:
     max_model_len: int
     scratch: str
     options: dict[str, Any]
+    model: str = "sample"
 
     def message(self, text: str) -> str:
         """The user's message of a row."""

@@ -40,7 +40,7 @@ class Peer:
         from sparkinfer.model import resolve
 
         settings = EngineSettings(threads=self._setting.threads, max_model_len=self._setting.max_model_len, memo=False)
-        spec = EngineSpec(model=resolve(self._setting.folder), dtype="fp32", fallback=False, settings=settings)
+        spec = EngineSpec(model=resolve(self._setting.model), dtype="fp32", fallback=False, settings=settings)
         self._engine = create_engine(spec, Path(self._setting.folder))
 
     def run(self, asks: list[Ask], options: dict[str, Any]) -> Outcome:

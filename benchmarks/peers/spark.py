@@ -30,7 +30,7 @@ class Peer:
             },
         )
         self._udf = llm_udf(
-            model=self._setting.folder,
+            model=self._setting.model,
             prompt=self._setting.prompt,
             dtype="fp32",
             ignore_eos=True,
