@@ -44,4 +44,4 @@ audit: setup ## Known vulnerabilities of the pinned packages
 	$(VENV)/bin/pip-audit -r requirements.lock --no-deps --disable-pip
 
 clean: ## Remove what was built here (not .venv)
-	rm -rf build dist out mlruns mlflow.db spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf build dist out mlruns mlartifacts mlflow.db spark-warehouse metastore_db derby.log .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

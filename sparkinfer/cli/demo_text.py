@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -74,10 +77,11 @@ def _tokens(result: Mapping[str, Any]) -> str:
 
 
 def _accuracy(summary: Summary) -> str:
-    verdict = "better than" if summary.accuracy > summary.majority else "no better than"
+    beaten = summary.accuracy > summary.majority
+    verdict = "better than that" if beaten else "this small model does not beat that, it shows the way, not the quality"
     return (
         f"{summary.accuracy:.1%} against the gold label; always saying the most frequent one: {summary.majority:.1%} "
-        f"(a model of this size is {verdict} that: it shows the way, not the quality)"
+        f"({verdict})"
     )
 
 
@@ -94,11 +98,20 @@ def next_steps(summary: Summary) -> list[tuple[str, str]]:
     """Commands to go on with, and what each is for."""
     table = str(summary.result["table"])
     return [
-        (f"sparkinfer status {table}", "what is in the table, and which runs wrote it"),
+        (f"{_program('sparkinfer')} status {table}", "what is in the table, and which runs wrote it"),
         (
-            f"mlflow ui --backend-store-uri {summary.tracking_uri}",
+            f"{_program('mlflow')} ui --backend-store-uri {summary.tracking_uri}",
             "the run's parameters, figures, tables and sample rows",
         ),
-        ("sparkinfer run examples/job.yaml", "the same job from a file; copy it for your own table"),
-        ("sparkinfer demo --again", "everything once more"),
+        (f"{_program('sparkinfer')} run examples/job.yaml", "the same job from a file; copy it for your own table"),
+        (f"{_program('sparkinfer')} demo --again", "everything once more"),
     ]
+
+
+def _program(name: str) -> str:
+    """How this environment's program is called here: by name where the shell finds it, else by its path."""
+    own = Path(sys.executable).with_name(name)
+    found = shutil.which(name)
+    if not own.exists() or (found is not None and Path(found).resolve() == own.resolve()):
+        return name
+    return str(own.relative_to(Path.cwd())) if own.is_relative_to(Path.cwd()) else str(own)

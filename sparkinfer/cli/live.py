@@ -19,13 +19,15 @@ from rich.progress import Progress as Bar
 if TYPE_CHECKING:
     from sparkinfer.job.progress import OnProgress, Progress
 
+#: Plain lines come at most so often, and no line is said again before the second time is over.
 PLAIN_EVERY_S = 5.0
+PLAIN_AGAIN_S = 15.0
 #: Share of the rows before which rates are chance.
 RATE_AFTER = 0.05
 #: The job's phases for people; before the first answer the engine is being started.
 PHASES = {
-    "reading": "comparing source and table",
-    "staging": "staging rows",
+    "reading": "comparing the source with the result table",
+    "staging": "preparing the rows while the engine starts",
     "answering": "answering",
     "done": "done",
 }
@@ -76,24 +78,32 @@ def in_notebook() -> bool:
 
 
 class PlainLines:
-    """One line every few seconds, and at each new phase."""
+    """A line every few seconds while something changes, at each new phase, and now and then where nothing moves."""
 
     def __init__(
-        self, people: Console, *, every_s: float = PLAIN_EVERY_S, clock: Callable[[], float] = time.monotonic
+        self,
+        people: Console,
+        *,
+        every_s: float = PLAIN_EVERY_S,
+        again_s: float = PLAIN_AGAIN_S,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._people = people
         self._every_s = every_s
+        self._again_s = again_s
         self._clock = clock
         self._phase = ""
-        self._next = 0.0
+        self._words = ""
+        self._said = 0.0
 
     def __call__(self, progress: Progress) -> None:
         """Print the line if it is time."""
-        now = self._clock()
-        if progress.phase == self._phase and now < self._next:
+        now, words = self._clock(), describe(progress)
+        wait = self._again_s if words == self._words else self._every_s
+        if progress.phase == self._phase and now < self._said + wait:
             return
-        self._phase, self._next = progress.phase, now + self._every_s
-        self._people.print(f"{clock_time(progress.seconds)}  {describe(progress)}")
+        self._phase, self._words, self._said = progress.phase, words, now
+        self._people.print(f"{clock_time(progress.seconds)}  {words}")
 
 
 class LastLook:

@@ -27,22 +27,25 @@ for i in range(torch.cuda.device_count() if cuda else 0):
 print(json.dumps({"version": torch.__version__, "devices": devices, "threads": torch.get_num_threads()}))
 """
 
+_UNKNOWN = warn(
+    "devices", "unknown, for torch could not be asked", "Mend what the line torch says, then run this again."
+)
+
 
 def check_torch() -> list[Check]:
-    """The versions of torch and transformers, and the devices that torch sees."""
+    """The versions of torch and transformers, and the devices that torch sees: always both lines."""
     if installed("torch") is None:
-        return [fail("torch", "torch is not installed", "pip install torch")]
+        return [fail("torch", "torch is not installed", "pip install torch"), _UNKNOWN]
     try:
         said = subprocess.run(
             [sys.executable, "-c", _LOOK], capture_output=True, text=True, timeout=IMPORT_TIMEOUT_S, check=False
         )
     except subprocess.TimeoutExpired:
-        return [
-            warn("torch", f"its import took more than {IMPORT_TIMEOUT_S} s", "Look for a slow disk or a busy machine.")
-        ]
+        slow = f"{installed('torch')}, but its import took more than {IMPORT_TIMEOUT_S} s"
+        return [warn("torch", slow, "Look for a slow disk or a busy machine."), _UNKNOWN]
     if said.returncode != 0:
         last = (said.stderr.strip().splitlines() or ["no message"])[-1]
-        return [fail("torch", f"it cannot be imported: {last}", "Reinstall torch in this environment.")]
+        return [fail("torch", f"it cannot be imported: {last}", "Reinstall torch in this environment."), _UNKNOWN]
     seen = json.loads(said.stdout.splitlines()[-1])
     torch = ok("torch", f"{seen['version']}, transformers {installed('transformers')}")
     return [torch, _devices(seen["devices"], seen["threads"])]

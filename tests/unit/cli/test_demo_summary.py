@@ -3,6 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from sparkinfer.cli import demo_summary
 from sparkinfer.cli.demo_summary import Comparison, Summary, compare, summarise
 from sparkinfer.cli.demo_text import lines, next_steps
@@ -49,8 +51,8 @@ def test_accuracy_stands_beside_what_always_saying_the_most_frequent_label_gets(
     found = summary()
     assert (found.accuracy, found.majority) == (0.75, 0.75)
     assert found.labels == {"great": 2, "other": 2}
-    assert "no better than" in dict(lines(found))["accuracy"]
-    assert "is better than" in dict(lines(replace(found, accuracy=0.9)))["accuracy"]
+    assert "does not beat that" in dict(lines(found))["accuracy"]
+    assert "(better than that)" in dict(lines(replace(found, accuracy=0.9)))["accuracy"]
 
 
 def test_rates_are_over_the_whole_wall_clock_and_count_input_and_output() -> None:
@@ -86,5 +88,20 @@ def test_answers_of_both_sides_are_compared_by_row() -> None:
 
 def test_the_next_steps_name_the_table_and_the_store() -> None:
     commands = [command for command, _ in next_steps(summary())]
-    assert "sparkinfer status out/demo/labels" in commands
+    assert any(command.endswith("sparkinfer status out/demo/labels") for command in commands)
     assert any("sqlite:///x/mlflow.db" in command for command in commands)
+
+
+def test_a_next_step_can_be_typed_where_the_environment_is_not_active(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / ".venv" / "bin" / "sparkinfer"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(program.with_name("python")))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert next_steps(summary())[0][0] == ".venv/bin/sparkinfer status out/demo/labels"
+    monkeypatch.setenv("PATH", str(program.parent))
+    assert next_steps(summary())[0][0] == "sparkinfer status out/demo/labels"

@@ -55,15 +55,22 @@ def test_other_phases_are_told_by_name_only(phase: str) -> None:
 
 def test_plain_lines_come_every_few_seconds_and_at_each_new_phase() -> None:
     people, stream = console(terminal=False)
-    now = iter([0.0, 1.0, 2.0, 5.5, 6.0])
+    now = iter([0.0, 1.0, 2.0, 7.0, 8.0])
     lines = PlainLines(people, every_s=5.0, clock=lambda: next(now))
-    lines(Progress(phase="reading"))
-    lines(HALF)
-    lines(HALF)
-    lines(HALF)
-    lines(Progress(phase="done"))
+    more = replace(HALF, rows_done=210)
+    for progress in (Progress(phase="reading"), HALF, more, more, Progress(phase="done")):
+        lines(progress)
     said = [line.split("  ")[1] for line in stream.getvalue().splitlines()]
-    assert said == ["comparing source and table", describe(HALF), "done"]
+    assert said == ["comparing the source with the result table", describe(HALF), describe(more), "done"]
+
+
+def test_a_plain_line_that_says_nothing_new_comes_seldom() -> None:
+    people, stream = console(terminal=False)
+    now = iter([0.0, 6.0, 14.0, 15.0])
+    lines = PlainLines(people, every_s=5.0, again_s=15.0, clock=lambda: next(now))
+    for seconds in (0.0, 6.0, 14.0, 15.0):
+        lines(Progress(phase="reading", seconds=seconds))
+    assert [line.split("  ")[0] for line in stream.getvalue().splitlines()] == ["0:00:00", "0:00:15"]
 
 
 def test_elsewhere_than_on_a_terminal_there_are_no_escape_codes() -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from sparkinfer.cli.checks import compute
+from sparkinfer.cli.checks.base import Level
 from sparkinfer.cli.exits import ExitCode, code_of
 from sparkinfer.cli.main import app, main
 from sparkinfer.errors import FailedRows, InvalidConfig, InvalidModelUri, ModelNotFound, SourceNotFound
@@ -109,6 +111,14 @@ def test_a_signal_is_exit_4_and_says_how_to_go_on(number: signal.Signals, jvm: s
     assert len(errors.splitlines()) == 1
 
 
+def test_doctor_has_a_devices_line_where_torch_cannot_be_asked_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute, "IMPORT_TIMEOUT_S", 0.01)
+    assert [(check.name, check.level) for check in compute.check_torch()] == [
+        ("torch", Level.WARN),
+        ("devices", Level.WARN),
+    ]
+
+
 def test_doctor_says_what_is_there_and_ends_with_one_json_object(capsys: pytest.CaptureFixture[str]) -> None:
     code = main(["doctor", "--model", "fake", "--json"])
     said = capsys.readouterr()
@@ -121,6 +131,7 @@ def test_doctor_says_what_is_there_and_ends_with_one_json_object(capsys: pytest.
         "spark",
         "delta",
         "torch",
+        "devices",
         "model",
         "memory",
         "disk",
@@ -128,7 +139,7 @@ def test_doctor_says_what_is_there_and_ends_with_one_json_object(capsys: pytest.
         "life-cycle watch",
         "tracking",
     }
-    assert wanted <= set(levels)  # and the devices, where torch could be asked in time
+    assert wanted <= set(levels)
     assert report["ok"] is (code == ExitCode.DONE)
     assert all(check["fix"] for check in report["checks"] if check["level"] != "ok")
     assert "python" in said.err
