@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
 from pyspark.sql import functions as sql
@@ -17,6 +18,7 @@ from sparkinfer.job.counts import Counts
 from sparkinfer.job.failures import translated
 from sparkinfer.job.spec import JobSpec
 from sparkinfer.job.staging import Staging
+from sparkinfer.job.tally import PAID, count_rows, first_rows, rows_by_bucket
 from sparkinfer.schema import result_fields
 from sparkinfer.sink.base import Sink, StagedRows, TableFacts
 from sparkinfer.udf.input_hash import quoted
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
 _TASKS_PER_SLOT = 3
 _ROWS_PER_TASK = 2000
 SAMPLE_ROWS = 20
-_PAID = "__paid"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +80,7 @@ class Chunks:
             ordered = cut.repartition(self.buckets, "bucket").sortWithinPartitions("bucket", p.LENGTH)
             ordered.write.partitionBy("bucket").parquet(folder)
             schema = cut.schema
-            counted = self.spark.read.schema(schema).parquet(folder).groupBy("bucket").count().collect()
-        rows = {row["bucket"]: row["count"] for row in sorted(counted)}
+            rows = rows_by_bucket(folder)
         return Pending(rows=rows, schema=StructType([field for field in schema if field.name != "bucket"]))
 
     def answer(self, bucket: int, pending: Pending, known: KnownAnswers) -> StagedBucket:
@@ -112,13 +112,10 @@ class Chunks:
             left = states.where(sql.col(p.STATE).isin(p.NEW, p.REPLACE))
             return self._stage(left, staged.bucket, f"rows-{snapshot.version}")
 
-    def samples(self, staged: StagedBucket, *, rows: int = SAMPLE_ROWS) -> tuple[dict[str, Any], ...]:
+    def samples(self, staged: StagedBucket, *, rows: int = SAMPLE_ROWS) -> tuple[dict[str, str | None], ...]:
         """A few finished rows: key, kept columns and answer as text, for the tracker."""
         shown = (*self.spec.kept, self.spec.output, "error_code", "finish_reason")
-        frame = self.spark.read.parquet(staged.rows.path).select(
-            [quoted(name).cast("string").alias(name) for name in shown]
-        )
-        return tuple(row.asDict() for row in frame.limit(rows).collect())
+        return first_rows(staged.rows.path, shown, rows=rows)
 
     def _ask(self, bucket: int, rows: int, waiting: DataFrame, answered: DataFrame | None) -> None:
         """Answer each distinct input once; nothing is asked where everything is known."""
@@ -140,7 +137,7 @@ class Chunks:
         asked = asked.withColumn(ORIGIN, sql.lit(ASKED))
         answers = asked if answered is None else asked.unionByName(answered)
         first = sql.row_number().over(Window.partitionBy("input_hash").orderBy("row_key")) == 1
-        joined = waiting.join(answers, "input_hash", "left").withColumn(_PAID, first & (sql.col(ORIGIN) != REUSED))
+        joined = waiting.join(answers, "input_hash", "left").withColumn(PAID, first & (sql.col(ORIGIN) != REUSED))
         values = {
             **{name: quoted(name) for name in self.spec.kept},
             **self._answer_values(),
@@ -149,7 +146,7 @@ class Chunks:
             "bucket": sql.lit(bucket),
         }
         ordered = [values[name].alias(name) for name in self.columns]
-        return self._stage(joined.select(*ordered, p.STATE, ORIGIN, _PAID), bucket, "rows")
+        return self._stage(joined.select(*ordered, p.STATE, ORIGIN, PAID), bucket, "rows")
 
     def _answer_values(self) -> dict[str, Column]:
         """The struct's fields as columns of the table; twins and reused answers count no attempt."""
@@ -157,7 +154,7 @@ class Chunks:
         for field in result_fields(logprobs=self.spec.logprobs):
             value = sql.col(f"{ANSWER}.{field.name}")
             if field.name == "attempts":
-                value = sql.when(sql.col(_PAID), value).otherwise(sql.lit(0))
+                value = sql.when(sql.col(PAID), value).otherwise(sql.lit(0))
             name = self.spec.output if field.column == "result" else field.column
             values[name] = sql.col("input_hash") if field.name == "input_hash" else value
         return values
@@ -165,36 +162,17 @@ class Chunks:
     def _stage(self, rows: DataFrame, bucket: int, part: str) -> StagedBucket:
         folder = self.staging.folder(part, bucket)
         rows.write.mode("overwrite").parquet(folder)
-        counts = self._count(self.spark.read.schema(rows.schema).parquet(folder), bucket)
+        counts = self._count(folder, bucket)
         return StagedBucket(bucket=bucket, rows=StagedRows(path=folder, columns=self.columns), counts=counts)
 
-    def _count(self, staged: DataFrame, bucket: int) -> Counts:
-        """Count what was really written, by error code."""
-        is_skipped = sql.col("finish_reason") == "skipped"
-        key = (
-            sql.concat_ws(", ", *(quoted(name).cast("string") for name in self.spec.key))
-            if self.spec.key
-            else sql.col("row_key")
-        )
-        by_code = staged.groupBy("error_code").agg(
-            sql.count(sql.lit(1)).alias("rows"),
-            sql.count(sql.when(sql.col(ORIGIN).isNull(), 1)).alias("lost"),
-            sql.count(sql.when(is_skipped, 1)).alias("skipped"),
-            sql.count(sql.when((sql.col(ORIGIN) == REUSED), 1)).alias("reused"),
-            sql.count(sql.when(sql.col(_PAID) & (sql.col(ORIGIN) == ASKED) & ~is_skipped, 1)).alias("requests"),
-            sql.count(sql.when(sql.col(p.STATE) == p.REPLACE, 1)).alias("replaces"),
-            *(_sum(name).alias(name) for name in ("prompt_tokens", "completion_tokens")),
-            *(_sum(name, sql.col(_PAID)).alias(f"paid_{name}") for name in ("prompt_tokens", "completion_tokens")),
-            sql.min(sql.struct(key.alias("key"), "input_hash")).alias("example"),
-        )
-        counts = Counts()
-        for row in by_code.collect():
-            if row["lost"]:
-                raise RowCountMismatch(
-                    f"Bucket {bucket}: {row['lost']} rows got no answer; nothing of it was committed. This is a bug of sparkinfer; "
-                    f"what was staged stays in {self.staging.path}."
-                )
-            counts += _counts_of(row.asDict(recursive=True))
+    def _count(self, folder: str, bucket: int) -> Counts:
+        """Count what was really written."""
+        counts, lost = count_rows(folder, key=self.spec.key or ("row_key",))
+        if lost:
+            raise RowCountMismatch(
+                f"Bucket {bucket}: {lost} rows got no answer; nothing of it was committed. This is a bug of sparkinfer; what was "
+                f"staged stays in {self.staging.path}."
+            )
         return counts
 
     def _tasks(self, rows: int) -> int:
@@ -202,25 +180,13 @@ class Chunks:
 
 
 def slot_count(spark: SparkSession) -> int:
-    """Tasks that run at once: how many partitions Spark gives a range by default (works over Connect)."""
+    """Tasks that run at once: the master says it in local mode, else how many partitions Spark gives a range (over Connect too)."""
+    local = re.match(r"local\[(\d+)", spark.conf.get("spark.master", None) or "")
+    if local is not None:
+        return int(local[1])
     return max(1, spark.range(1 << 16).select(sql.spark_partition_id().alias("p")).distinct().count())
 
 
 def bucket_number(rows: int) -> int:
     """Into how many buckets a new table is cut: small jobs commit every few hundred rows, large ones a few hundred times."""
     return max(1, min(16, rows // 250), min(256, rows // 50_000))
-
-
-def _sum(name: str, condition: Column | None = None) -> Column:
-    value = sql.col(name) if condition is None else sql.when(condition, sql.col(name))
-    return sql.coalesce(sql.sum(value), sql.lit(0))
-
-
-def _counts_of(row: dict[str, Any]) -> Counts:
-    values: dict[str, Any] = {name: row[name] for name in Counts().numbers() if name in row}
-    code, example = row["error_code"], row["example"]
-    if code is not None:
-        values["failed"] = row["rows"]
-        values["failures"] = {code: row["rows"]}
-        values["example"] = (code, example["key"], example["input_hash"])
-    return Counts(**values)

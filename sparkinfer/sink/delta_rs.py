@@ -42,17 +42,7 @@ class DeltaRsSink:
     def facts(self) -> TableFacts | None:
         """The table now; no Spark job."""
         table = self._load()
-        if table is None:
-            return None
-        history = _history(table)
-        return TableFacts(
-            version=table.version(),
-            table_id=str(table.metadata().id),
-            columns=table_columns(table),
-            properties=dict(table.metadata().configuration),
-            sequences=last_sequences(history),
-            oldest=min((version for version, _ in history), default=0),
-        )
+        return None if table is None else facts_of(table)
 
     def create(self, columns: Sequence[TableColumn], properties: Mapping[str, str]) -> None:
         """Make the empty table."""
@@ -103,7 +93,7 @@ class DeltaRsSink:
     def find(self, commit: Commit) -> int | None:
         """Look through the history."""
         table = self._load()
-        history = [] if table is None else _history(table)
+        history = [] if table is None else commits_of(table)
         return next((version for version, metadata in history if commit.is_own(metadata)), None)
 
     def _load(self) -> DeltaTable | None:
@@ -130,6 +120,25 @@ class DeltaRsSink:
             raise job_error(error, table=self.table, doing=f"Committing bucket {commit.bucket}") from error
 
 
+def facts_of(table: DeltaTable) -> TableFacts:
+    """What the log of a table says."""
+    history = commits_of(table)
+    return TableFacts(
+        version=table.version(),
+        table_id=str(table.metadata().id),
+        columns=table_columns(table),
+        properties=dict(table.metadata().configuration),
+        sequences=last_sequences(history),
+        oldest=min((version for version, _ in history), default=0),
+    )
+
+
+def commits_of(table: DeltaTable, limit: int | None = None) -> list[tuple[int, dict[str, Any]]]:
+    """(version, our metadata or {}) of the newest commits, or of all."""
+    history = table.history(limit)
+    return [(int(c["version"]), parse_metadata(c.get("userMetadata"))) for c in history if "version" in c]
+
+
 def table_columns(table: DeltaTable) -> tuple[TableColumn, ...]:
     """Names and Spark types of a table's columns."""
     return tuple(TableColumn(name=f.name, ddl=_ddl(json.loads(f.type.to_json()))) for f in table.schema().fields)
@@ -153,10 +162,6 @@ def read_delta(spark: SparkSession, path: str, version: int) -> DataFrame:
 
         return spark.createDataFrame(pa.table(table.to_pyarrow_table()))
     return spark.read.schema(ddl).parquet(*files)
-
-
-def _history(table: DeltaTable) -> list[tuple[int, dict[str, Any]]]:
-    return [(int(c["version"]), parse_metadata(c.get("userMetadata"))) for c in table.history() if "version" in c]
 
 
 def _properties(commit: Commit) -> CommitProperties:

@@ -3,22 +3,30 @@
 What decides (docs.delta.io, idempotent writes): an append with ``txnAppId`` and ``txnVersion`` whose version is not higher
 than the last one of that id is dropped silently, before its DataFrame runs; two at the same time conflict. MERGE takes the
 two from session settings only, so it runs in a Spark session of its own.
+
+Every look at a table through Spark is a handful of Spark jobs (DESCRIBE DETAIL computes a whole snapshot). The log of a table
+on a file system of this machine is read by delta-rs instead, in milliseconds; what that cannot read is asked of Spark.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sparkinfer.errors import CommitConflict, TableSchemaMismatch
 from sparkinfer.sink.base import Commit, StagedRows, TableColumn, TableFacts, last_sequences, parse_metadata
+from sparkinfer.sink.delta_rs import commits_of, facts_of
 from sparkinfer.sink.faults import first_line, job_error
-from sparkinfer.sink.location import absolute, is_path, sql_name
+from sparkinfer.sink.location import absolute, has_scheme, is_path, sql_name
 
 if TYPE_CHECKING:
+    from deltalake import DeltaTable
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructType
+
+T = TypeVar("T")
+_LOG = logging.getLogger(__name__)
 
 _ABSENT = ("DELTA_MISSING_DELTA_TABLE", "TABLE_OR_VIEW_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
 #: How many of the newest commits are looked at before the whole history is.
@@ -39,16 +47,23 @@ class DeltaSparkSink:
         self.table = absolute(table)
         self._spark = spark
         self._sql_name = sql_name(table)
-        self._schema: StructType | None = None
+        self._ddl: str | None = None
 
     def facts(self) -> TableFacts | None:
-        """The table now, or None; two small Spark jobs."""
+        """The table now, or None."""
+        facts = self._from_log(facts_of) or self._asked()
+        if facts is not None:
+            self._ddl = ", ".join(f"{_quoted(c.name)} {c.ddl}" for c in facts.columns)
+        return facts
+
+    def _asked(self) -> TableFacts | None:
+        """The table as Spark describes it."""
         detail = self._detail()
         if detail is None:
             return None
         history = self._history()
         version = history[0][0]
-        schema = self._schema = self.rows(version).schema
+        schema = self.rows(version).schema
         return TableFacts(
             version=version,
             table_id=detail["id"],
@@ -80,7 +95,7 @@ class DeltaSparkSink:
     def append(self, staged: StagedRows, commit: Commit) -> None:
         """One idempotent append."""
         with self._mapped(commit):
-            reader = self._spark.read if self._schema is None else self._spark.read.schema(self._schema)
+            reader = self._spark.read if self._ddl is None else self._spark.read.schema(self._ddl)
             writer = (
                 reader.parquet(staged.path)
                 .select([_quoted(c) for c in staged.columns])
@@ -137,11 +152,26 @@ class DeltaSparkSink:
 
     def _history(self, limit: int | None = None) -> list[tuple[int, dict[str, Any]]]:
         """(version, our metadata or {}) of the commits, newest first."""
+        found = self._from_log(lambda log: commits_of(log, limit))
+        if found is not None:
+            return sorted(found, key=lambda h: -h[0])
         clause = f" LIMIT {limit}" if limit is not None else ""
         history = (
             self._spark.sql(f"DESCRIBE HISTORY {self._sql_name}{clause}").select("version", "userMetadata").collect()
         )
         return sorted(((int(r["version"]), parse_metadata(r["userMetadata"])) for r in history), key=lambda h: -h[0])
+
+    def _from_log(self, read: Callable[[DeltaTable], T]) -> T | None:
+        """What delta-rs reads from the log of a local table; None where there is none, or only Spark can read it."""
+        if not is_path(self.table) or has_scheme(self.table):
+            return None
+        from deltalake import DeltaTable
+
+        try:
+            return read(DeltaTable(self.table)) if DeltaTable.is_deltatable(self.table) else None
+        except Exception as error:  # a newer feature of the format, no right to read: Spark knows or says it better
+            _LOG.info("delta-rs cannot read the log of %s: %s", self.table, first_line(error))
+            return None
 
     @contextmanager
     def _mapped(self, commit: Commit) -> Iterator[None]:
