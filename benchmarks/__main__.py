@@ -144,8 +144,9 @@ def run_workload(workload: Workload, plan: Plan, folder: str, tokenizer: Any, pe
         "peers": {},
     }
     if "error" not in peaks:
-        rows = asks["warm"]
-        found["floor"] = floor([a.prompt_ids for a in rows], [a.max_tokens for a in rows], peaks, reuse=False)
+        prompts, lengths = [ask.prompt_ids for ask in asks["warm"]], [ask.max_tokens for ask in asks["warm"]]
+        found["floor"] = floor(prompts, lengths, peaks, reuse=False)
+        found["floor_with_reuse"] = floor(prompts, lengths, peaks, reuse=True)
     options = {peer.name: tuned(workload, peer, plan, setting, asks) for peer in peers}
     most = max((plan.repeats or peer.repeats for peer in peers), default=0)
     for repeat in range(most):

@@ -112,6 +112,7 @@ def summary(peer: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
     batches = [
         repeat["runs"]["warm"]["facts"]["batch"] for repeat in good if "batch" in repeat["runs"]["warm"]["facts"]
     ]
+    lowest = found.get("floor_with_reuse" if peer["options"].get("reuse") else "floor")
     agreement = good[0]["agreement"]
     rows, same = agreement["rows"], agreement["same_rows"]
     return {
@@ -120,7 +121,7 @@ def summary(peer: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
         "high": max(warm),
         "spread": f"{min(warm):.1f} to {max(warm):.1f}" if len(warm) > 1 else "one run",
         "first": median(found["tokens"]["first"] / repeat["runs"]["first"]["seconds"] for repeat in good),
-        "over_floor": seconds / found["floor"]["total_s"] if "floor" in found else None,
+        "over_floor": seconds / lowest["total_s"] if lowest else None,
         "first_row_s": median(firsts) if firsts else None,
         "load_s": median(repeat["load_s"] for repeat in good),
         "peak_mb": median(repeat["peak_mb"] for repeat in good),

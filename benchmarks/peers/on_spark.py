@@ -27,10 +27,14 @@ def local_session(setting: Setting, *, slots: int, config: dict[str, Any] | None
 
 
 def frame(spark: SparkSession, asks: list[Ask], *, partitions: int) -> DataFrame:
-    """Columns number, text, max_tokens; neighbours stay neighbours, as in a table that is read in file order."""
+    """Columns number, text, max_tokens, in row order within each partition.
+
+    The rows lie in the JVM: were they made by Python workers, a later stage could get one of those instead of a worker that
+    holds the model already.
+    """
     rows = [(number, ask.text, ask.max_tokens) for number, ask in enumerate(asks)]
-    parallel = spark.sparkContext.parallelize(rows, partitions)
-    return spark.createDataFrame(parallel, "number int, text string, max_tokens int")
+    table = spark.createDataFrame(rows, "number int, text string, max_tokens int")
+    return table.repartitionByRange(partitions, "number").sortWithinPartitions("number")
 
 
 def worker_model(folder: str, threads: int) -> tuple[Any, Any]:

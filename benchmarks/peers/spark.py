@@ -15,6 +15,7 @@ class Peer:
     def __init__(self, setting: Setting) -> None:
         self._setting = setting
         self._slots = int(setting.options["slots"])
+        self._seen = (0.0, 0.0)  # steps and sequences in them when last looked
 
     def load(self) -> None:
         """Start the session and, by one short row, the engine."""
@@ -76,8 +77,6 @@ class Peer:
         steps, batched = row.steps - self._seen[0], row.batched - self._seen[1]
         self._seen = (row.steps, row.batched)
         return {"steps": steps, "batch": batched / max(steps, 1.0)}
-
-    _seen = (0.0, 0.0)
 
     def where(self, asks: list[Ask]) -> dict[str, float]:
         """See the engine alone."""
