@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _TASKS_PER_SLOT = 3
 _ROWS_PER_TASK = 2000
 SAMPLE_ROWS = 20
+#: Rows of a bucket in a small table, and in a large one.
+_SMALL_BUCKET, _LARGE_BUCKET = 125, 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,5 +190,9 @@ def slot_count(spark: SparkSession) -> int:
 
 
 def bucket_number(rows: int) -> int:
-    """Into how many buckets a new table is cut: small jobs commit every few hundred rows, large ones a few hundred times."""
-    return max(1, min(16, rows // 250), min(256, rows // 50_000))
+    """Into how many buckets a new table is cut: small jobs commit every hundred-odd rows, large ones a few hundred times.
+
+    A bucket costs nine small Spark jobs, five CPU seconds on a busy machine of two cores; a hundred-odd rows take a small
+    model half a minute there.
+    """
+    return max(1, min(16, rows // _SMALL_BUCKET), min(256, rows // _LARGE_BUCKET))
