@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.support.spark_session import DELTA_JARS
+from sparkinfer.udf.session import delta_package
 
 ROOT = Path(__file__).parents[2]
 
@@ -23,6 +23,8 @@ def test_a_job_file_runs_under_spark_submit(tmp_path: Path) -> None:
         f"source: {tmp_path}/in.parquet\ninto: {tmp_path}/labels\nkey: id\noutput: answer\n"
         "udf: {model: fake, prompt: 'Say {text}'}\ntracking: {enabled: false}\n"
     )
+    package = delta_package()
+    assert package is not None
     submit = Path(sys.executable).with_name("spark-submit")
     settings = {
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
@@ -31,7 +33,7 @@ def test_a_job_file_runs_under_spark_submit(tmp_path: Path) -> None:
         "spark.databricks.delta.snapshotPartitions": "2",
         "spark.ui.enabled": "false",
     }
-    command = [str(submit), "--master", "local[2]", "--packages", DELTA_JARS]
+    command = [str(submit), "--master", "local[2]", "--packages", package]
     for name, value in settings.items():
         command += ["--conf", f"{name}={value}"]
     command += [str(ROOT / "examples" / "submit_job.py"), str(job), "--json"]

@@ -145,7 +145,10 @@ def test_doctor_says_what_is_there_and_ends_with_one_json_object(capsys: pytest.
     assert "python" in said.err
 
 
-def test_doctor_fails_with_the_models_own_code(capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_fails_with_the_models_own_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute, "IMPORT_TIMEOUT_S", 0.01)  # torch is not what is looked at here
     assert main(["doctor", "--model", "/no/such/folder"]) == ExitCode.FAILED
     assert "[MODEL_NOT_FOUND]" in capsys.readouterr().out
 
