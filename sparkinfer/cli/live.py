@@ -52,6 +52,9 @@ def describe(progress: Progress) -> str:
     if not progress.rows_done:
         return f"starting the engine, {progress.rows_total} rows to do"
     failed = [f"{progress.rows_failed} failed"] if progress.rows_failed else []
+    if progress.rows_done >= progress.rows_total:
+        written = f"{progress.buckets_done} of {progress.buckets_total} parts are in the table"
+        return ", ".join([f"all {progress.rows_total} rows answered", *failed, written])
     now = f"{progress.running} running, {progress.waiting} waiting"
     return ", ".join([f"{progress.rows_done}/{progress.rows_total} rows", *failed, *_rates(progress), now])
 

@@ -43,6 +43,11 @@ def test_before_the_first_answer_the_engine_is_starting() -> None:
     assert describe(Progress(phase="answering", rows_total=400)) == "starting the engine, 400 rows to do"
 
 
+def test_when_all_rows_are_answered_the_table_is_what_is_waited_for() -> None:
+    answered = replace(HALF, rows_done=400, eta_seconds=0.0)
+    assert describe(answered) == "all 400 rows answered, 3 of 8 parts are in the table"
+
+
 def test_rates_are_not_guessed_from_the_first_rows() -> None:
     first = replace(HALF, rows_done=3, eta_seconds=9e5)
     assert describe(first) == "3/400 rows, 12 running, 3 waiting"
