@@ -7,7 +7,8 @@
     duplicates  extract with every text twice, close to its twin
 
 A row's tokens out are fixed and nothing ends it earlier, so all peers make the same tokens. ``answer`` holds what
-transformers' ``generate`` says to the row alone (fp32, greedy), for the rows that a run of the default size takes first.
+transformers' ``generate`` says to the row alone (fp32, greedy), where ``benchmarks.build_data --answers`` has asked it; rows
+without one are left out of the comparison.
 This module imports nothing but the standard library until rows are read: peers with environments of their own load it too.
 """
 
