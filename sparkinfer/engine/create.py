@@ -96,10 +96,12 @@ def build_engine(model: PreTrainedModel, spec: EngineSpec, *, dtype: str, device
 def _packed_engine(model: PreTrainedModel, spec: EngineSpec, info: EngineInfo, sampler: Sampler, threads: int) -> Engine:
     from sparkinfer.engine import probe, selfcheck
     from sparkinfer.engine.engine import PackedEngine
+    from sparkinfer.engine.inplace import work_in_place
     from sparkinfer.engine.runner import PackedRunner
 
     settings = spec.settings
     shapes = probe.attention_layers(model)
+    _log.info("modules that work in place: %s", work_in_place(model))
 
     def runner(num_blocks: int, about: EngineInfo) -> PackedRunner:
         pool, attention = _pool(shapes, num_blocks + settings.strict, spec, model, threads)
