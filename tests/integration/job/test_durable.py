@@ -83,3 +83,40 @@ def test_only_the_last_seconds_are_paid_again_after_everything_died(job: Any, sp
     assert all(row.answer.startswith("answer-") and row.model_name and row.inferred_at for row in answers.values())
     undisturbed = {"answer-" + hashlib.sha256(prompt.encode()).hexdigest()[:8] for prompt in after}  # as the fake engine has it
     assert {row.answer for row in answers.values()} == undisturbed
+
+
+def test_torn_and_foreign_lines_of_segments_are_left_out(job: Any, spark: Any) -> None:
+    """A dead run's folder as a killed machine leaves it."""
+    source = job.frame([(1, "a"), (2, "b"), (3, "c")])
+    first = job.run(source, into=str(job.folder / "other"), buckets=1)
+    rows = job.rows(str(job.folder / "other"))
+    job.run(job.frame([(9, "another")]), buckets=1)  # makes the table
+    dead = job.folder / "labels" / "_sparkinfer" / "dead"
+    segments = dead / "segments" / "bucket=0"
+    segments.mkdir(parents=True)
+    (dead / "job.json").write_text(json.dumps({"layout": 1, "state": "released", "config_hash": first.config_hash}))
+    lines = [_line(row, first.config_hash) for row in rows]
+    lines[1] = _line(rows[1], "another configuration")
+    (segments / "engine-00000.json").write_text("\n".join(lines)[:-4])
+    asked = len(job.requests())
+    result = job.run(source, buckets=1, udf=job.udf())
+    assert (result.rows, result.requests) == (3, 2)
+    assert len(job.requests()) - asked <= 2  # the engine still has them in its memo
+    assert [row.answer for row in job.rows()[:3]] == [row.answer for row in rows]
+    assert job.rows()[0].inferred_at == rows[0].inferred_at
+
+
+def _line(row: Any, config_hash: str) -> str:
+    names = ("input_hash", "finish_reason", "prompt_tokens", "completion_tokens", "attempts", "engine", "model_name")
+    values = {name: row[name] for name in names}
+    return json.dumps(
+        {
+            **values,
+            "result": row.answer,
+            "warnings": [],
+            "details": {},
+            "inferred_at": row.inferred_at.timestamp(),
+            "config_hash": config_hash,
+            "whole": True,
+        }
+    )
