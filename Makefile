@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint test-unit test-faults bench bench-envs wheel audit clean
+.PHONY: help setup demo test lint test-unit test-slow test-faults bench bench-envs wheel audit clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -17,14 +17,18 @@ setup: ## Python environment in .venv, from the lock file; checks Java
 demo: setup ## Label a real table of reviews: Spark, the engine, Delta, MLflow
 	@$(VENV)/bin/sparkinfer demo
 
-test: setup lint wheel ## Lint, the wheel, then every test but faults, gpu and perf
-	$(PYTEST) -m "not faults and not gpu and not perf" --durations=15
+test: setup lint wheel ## Lint, the wheel, then every test but slow, faults, gpu and perf
+	$(PYTEST) -m "not slow and not faults and not gpu and not perf" --durations=15
 
 test-unit: setup ## The quick tests only: no JVM, no weights
 	$(PYTEST) tests/unit tests/property tests/test_architecture.py --durations=5
 
-test-faults: setup ## Kills, full disks, broken sockets: everything must still be there afterwards
-	$(PYTEST) -m faults --durations=10 || [ $$? -eq 5 ]
+test-slow: setup ## What is too long for `make test`, or not yet proven in it
+	$(PYTEST) -m "slow and not faults" --durations=10
+
+FAULTS ?= tests
+test-faults: setup ## Kills, full disks, broken sockets: everything must still be there afterwards (FAULTS=path for a part)
+	$(PYTEST) -m faults $(FAULTS) --durations=10 || [ $$? -eq 5 ]
 
 lint: setup ## ruff, mypy --strict, import contracts
 	@$(VENV)/bin/ruff check .
