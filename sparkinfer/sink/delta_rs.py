@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkinfer.errors import CommitConflict
 from sparkinfer.sink.base import Commit, StagedRows, TableColumn, TableFacts, last_sequences, parse_metadata
-from sparkinfer.sink.faults import job_error
+from sparkinfer.sink.faults import job_error, mapped
 from sparkinfer.sink.location import absolute
 
 if TYPE_CHECKING:
@@ -68,14 +67,14 @@ class DeltaRsSink:
         """One append, checked against the table's last transaction."""
         from deltalake import write_deltalake
 
-        with self._mapped(commit):
+        with mapped(table=self.table, doing=f"Committing bucket {commit.bucket}"):
             table = self._unless_done(commit)
             write_deltalake(table, _staged_rows(staged, table), mode="append", commit_properties=_properties(commit))
 
     def merge(self, staged: StagedRows, on: Sequence[str], commit: Commit) -> None:
         """One MERGE, checked as an append is."""
         condition = " AND ".join(f't."{c}" = s."{c}"' for c in on)
-        with self._mapped(commit):
+        with mapped(table=self.table, doing=f"Committing bucket {commit.bucket}"):
             table = self._unless_done(commit)
             (
                 table.merge(
@@ -111,13 +110,6 @@ class DeltaRsSink:
         if table is None or (last is not None and last >= commit.sequence):
             raise CommitConflict(f"Bucket {commit.bucket} of {self.table} was committed by another writer first.")
         return table
-
-    @contextmanager
-    def _mapped(self, commit: Commit) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            raise job_error(error, table=self.table, doing=f"Committing bucket {commit.bucket}") from error
 
 
 def facts_of(table: DeltaTable) -> TableFacts:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sparkinfer.errors import CommitConflict, TableSchemaMismatch
 from sparkinfer.sink.base import Commit, StagedRows, TableColumn, TableFacts, last_sequences, parse_metadata
 from sparkinfer.sink.delta_rs import commits_of, facts_of
-from sparkinfer.sink.faults import first_line, job_error
+from sparkinfer.sink.faults import first_line, job_error, mapped
 from sparkinfer.sink.location import absolute, has_scheme, is_path, sql_name
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ class DeltaSparkSink:
 
     def append(self, staged: StagedRows, commit: Commit) -> None:
         """One idempotent append."""
-        with self._mapped(commit):
+        with mapped(table=self.table, doing=f"Committing bucket {commit.bucket}"):
             reader = self._spark.read if self._ddl is None else self._spark.read.schema(self._ddl)
             writer = (
                 reader.parquet(staged.path)
@@ -123,7 +123,7 @@ class DeltaSparkSink:
             "spark.databricks.delta.write.txnVersion": str(commit.sequence),
             "spark.databricks.delta.commitInfo.userMetadata": commit.user_metadata(),
         }
-        with self._mapped(commit), _session_with(self._spark, settings) as session:
+        with mapped(table=self.table, doing=f"Committing bucket {commit.bucket}"), _session_with(self._spark, settings) as session:
             session.sql(statement).collect()
 
     def find(self, commit: Commit) -> int | None:
@@ -172,14 +172,6 @@ class DeltaSparkSink:
         except Exception as error:  # a newer feature of the format, no right to read: Spark knows or says it better
             _LOG.info("delta-rs cannot read the log of %s: %s", self.table, first_line(error))
             return None
-
-    @contextmanager
-    def _mapped(self, commit: Commit) -> Iterator[None]:
-        """Errors of Spark as ours."""
-        try:
-            yield
-        except Exception as error:
-            raise job_error(error, table=self.table, doing=f"Committing bucket {commit.bucket}") from error
 
 
 def has_delta(spark: SparkSession) -> bool:

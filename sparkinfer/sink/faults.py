@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from sparkinfer.errors import CommitConflict, CommitFailed, DiskFull, JobError, PermissionDenied, SparkInferError
 
@@ -17,6 +19,15 @@ _DENIED = re.compile(
     r"Permission denied|AccessControlException|AccessDenied|Read-only file system|EACCES|EROFS|os error 13|os error 30"
     r"|INSUFFICIENT_PERMISSIONS|DELTA_CANNOT_CREATE_LOG_PATH|Cannot create directory|Mkdirs failed to create|Unable to create.*director"
 )
+
+
+@contextmanager
+def mapped(*, table: str, doing: str) -> Iterator[None]:
+    """What a writer raises within becomes one of our errors; the arguments are those of :func:`job_error`."""
+    try:
+        yield
+    except Exception as error:
+        raise job_error(error, table=table, doing=doing) from error
 
 
 def job_error(error: Exception, *, table: str, doing: str) -> SparkInferError:
