@@ -24,6 +24,9 @@ def reviews(spark):
     return spark.createDataFrame(rows, "id int, text string").repartition(2).cache()
 
 
+BUFFER = "spark.sql.execution.pandas.udf.buffer.size"
+
+
 def test_straight_on_a_column_with_the_model_of_the_session(spark, reviews, model):
     spark.conf.set("spark.sparkinfer.model", model.with_options(answer="yes").uri)
     try:
@@ -173,8 +176,13 @@ def test_the_inline_engine_gives_the_same_answers(reviews, model):
 
 
 def test_workers_import_neither_torch_nor_transformers_nor_mlflow(spark, reviews, model):
-    answered = reviews.withColumn("r", llm_udf(model=model.uri)("text")).coalesce(1)
-    found = answered.mapInArrow(_heavy_modules, "modules string").collect()
+    size = spark.conf.get(BUFFER)
+    spark.conf.set(BUFFER, "2048")  # another environment, so workers of its own: an inline engine ran in the others
+    try:
+        answered = reviews.withColumn("r", llm_udf(model=model.uri)("text")).coalesce(1)
+        found = answered.mapInArrow(_heavy_modules, "modules string").collect()
+    finally:
+        spark.conf.set(BUFFER, size)
     assert [row.modules for row in found] == [""]
 
 
@@ -191,5 +199,5 @@ def _heavy_modules(batches):
     assert sparkinfer.host.connect
     for _ in batches:
         pass
-    heavy = sorted({name.partition(".")[0] for name in sys.modules} & {"torch", "transformers", "mlflow", "numba"})
+    heavy = sorted({name.partition(".")[0] for name in sys.modules} & {"torch", "transformers", "mlflow", "numba", "jinja2"})
     yield pa.RecordBatch.from_pydict({"modules": [",".join(heavy)]})
