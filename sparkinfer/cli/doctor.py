@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -70,9 +69,8 @@ def _settings() -> tuple[Settings, Check | None]:
     from sparkinfer.config.load import load_settings
     from sparkinfer.errors import ConfigError
 
-    path = Path("conf/sparkinfer.yaml")
     try:
-        return load_settings({}, None, path if path.exists() else None), None
+        return load_settings({}, None, None), None
     except ConfigError as error:
         return Settings(), fail("settings", error.message, "Correct the file.")
 

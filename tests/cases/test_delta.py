@@ -14,6 +14,7 @@ from sparkinfer.errors import CommitConflict
 from sparkinfer.sink.base import Commit, StagedRows
 from sparkinfer.sink.delta_rs import DeltaRsSink
 from sparkinfer.sink.delta_spark import DeltaSparkSink
+from sparkinfer.sink.faults import mapped
 
 NO_SPARK: Any = None
 
@@ -60,7 +61,7 @@ class ConflictingSink(DeltaSparkSink):
     def _conflict(self, kind: str, commit: Commit) -> None:
         self.tried.append(kind)
         if self.tried.count(kind) == 1:
-            with self._mapped(commit):
+            with mapped(table=self.table, doing=kind):
                 raise ConcurrentAppendException("[DELTA_CONCURRENT_APPEND] Files were added by a concurrent update.")
 
 

@@ -11,6 +11,7 @@ from sparkinfer.errors import CommitFailed
 from sparkinfer.job.staging import JOB_FILE
 from sparkinfer.sink.base import Commit, StagedRows
 from sparkinfer.sink.delta_spark import DeltaSparkSink
+from sparkinfer.sink.faults import mapped
 
 
 class MeddlingSink(DeltaSparkSink):
@@ -23,7 +24,7 @@ class MeddlingSink(DeltaSparkSink):
     def append(self, staged: StagedRows, commit: Commit) -> None:
         before, self._before = self._before, None
         if before is not None:
-            with self._mapped(commit):
+            with mapped(table=self.table, doing="appending"):
                 before()
         super().append(staged, commit)
 

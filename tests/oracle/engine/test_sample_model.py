@@ -14,7 +14,6 @@ from sparkinfer.config.settings import EngineSettings
 from sparkinfer.config.specs import EngineSpec
 from sparkinfer.engine.base import Engine, EngineRequest
 from sparkinfer.engine.create import create_engine
-from sparkinfer.errors import SparkInferError
 from sparkinfer.model import fetch, load, resolve
 from sparkinfer.types import FinishReason, SamplingParams
 from tests.oracle.engine import tiny
@@ -28,10 +27,7 @@ NEW_TOKENS = 8
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    try:
-        return fetch(resolve("sample"))
-    except SparkInferError as error:
-        pytest.skip(f"the sample model is not here and cannot be had: {error}")
+    return fetch(resolve("sample"))
 
 
 @pytest.fixture(scope="module")
