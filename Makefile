@@ -34,6 +34,7 @@ test-faults: setup ## Kills, full disks, broken sockets: everything must still b
 
 lint: setup ## ruff, mypy --strict, import contracts
 	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check --quiet .
 	@$(VENV)/bin/lint-imports --no-logo
 	@$(VENV)/bin/mypy
 

@@ -51,7 +51,9 @@ def workload(folder: Path, first: int, rows: int, fixed: int | None) -> tuple[li
     tokenizer = AutoTokenizer.from_pretrained(folder)
     texts = pq.read_table(REVIEWS, columns=["text"])["text"].to_pylist()[first : first + rows]
     prompts = [
-        tokenizer.apply_chat_template([{"role": "user", "content": INSTRUCTION + text}], add_generation_prompt=True, return_dict=False)
+        tokenizer.apply_chat_template(
+            [{"role": "user", "content": INSTRUCTION + text}], add_generation_prompt=True, return_dict=False
+        )
         for text in texts
     ]
     lengths = np.clip(8 + np.random.default_rng(43).exponential(38.0, len(prompts)), 8, 128).astype(int).tolist()
@@ -98,14 +100,18 @@ def run_rows(model: PreTrainedModel, prompts: list[list[int]], lengths: list[int
     watch = Stopwatch()
     for prompt, length in zip(prompts, lengths, strict=True):
         ids = torch.tensor([prompt])
-        settings = GenerationConfig(do_sample=False, max_new_tokens=length, pad_token_id=model.generation_config.pad_token_id)
+        settings = GenerationConfig(
+            do_sample=False, max_new_tokens=length, pad_token_id=model.generation_config.pad_token_id
+        )
         made = model.generate(ids, attention_mask=torch.ones_like(ids), generation_config=settings)
         out.append(made[0, len(prompt) :].tolist())
     return out, watch.read()
 
 
 @torch.inference_mode()
-def ties(model: PreTrainedModel, prompts: list[list[int]], ours: list[list[int]], theirs: list[list[int]]) -> list[float]:
+def ties(
+    model: PreTrainedModel, prompts: list[list[int]], ours: list[list[int]], theirs: list[list[int]]
+) -> list[float]:
     """For each row that differs, the gap between the oracle's two best logits where they part."""
     gaps = []
     for prompt, a, b in zip(prompts, ours, theirs, strict=True):
@@ -141,7 +147,9 @@ def memory(engine: Engine) -> dict[str, Any]:
     return {f"{name}_mb": round(size / 10**6) for name, size in sizes.items()} | {"within": rss <= allowed}
 
 
-def measure(engine: Engine, model: PreTrainedModel, folder: Path, args: argparse.Namespace, fixed: int | None) -> dict[str, Any]:
+def measure(
+    engine: Engine, model: PreTrainedModel, folder: Path, args: argparse.Namespace, fixed: int | None
+) -> dict[str, Any]:
     """One workload both ways; the warm run has other reviews, so that only the instruction is in the prefix cache."""
     prompts, lengths = workload(folder, 0, args.rows, fixed)
     ours, first = run_engine(engine, prompts, lengths)

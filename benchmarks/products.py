@@ -68,7 +68,12 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     hidden, inner = asked.hidden, asked.inner
-    shapes = {"q": (hidden, hidden), "q+k+v": (hidden, hidden * 5 // 3), "gate": (hidden, inner), "gate+up": (hidden, 2 * inner)}
+    shapes = {
+        "q": (hidden, hidden),
+        "q+k+v": (hidden, hidden * 5 // 3),
+        "gate": (hidden, inner),
+        "gate+up": (hidden, 2 * inner),
+    }
     with torch.inference_mode():
         for tokens in (16, 64, 200, 512):
             for name, (width, out) in shapes.items():

@@ -60,7 +60,9 @@ def measure(name: str, client: Client, num_rows: int) -> None:
     seconds(client, again_rows, window=200)
     again = median(lambda _: seconds(client, again_rows, window=1) / 200)
     many = median(lambda n: num_rows / seconds(client, rows(num_rows, salt=hash((name, n, "many"))), window=1000))
-    print(f"{name:8} one row {one * 1e6:7.0f} us   from the memo {again * 1e6:7.0f} us   {many:8.0f} rows/s, 1000 in flight")
+    print(
+        f"{name:8} one row {one * 1e6:7.0f} us   from the memo {again * 1e6:7.0f} us   {many:8.0f} rows/s, 1000 in flight"
+    )
 
 
 def main() -> None:

@@ -110,7 +110,11 @@ def main() -> None:
         if not arguments.json:
             print("  ".join(f"{name} {value:,.4g}" for name, value in rows[-1].items()), flush=True)
     growth = rows[-1]["work_per_token"] / rows[0]["work_per_token"]
-    print(json.dumps({"rows": rows, "growth": growth}) if arguments.json else f"a token costs {growth:.2f} times as much at the end")
+    print(
+        json.dumps({"rows": rows, "growth": growth})
+        if arguments.json
+        else f"a token costs {growth:.2f} times as much at the end"
+    )
 
 
 if __name__ == "__main__":

@@ -58,4 +58,6 @@ def result_ddl(*, logprobs: bool = False) -> str:
 
 def reserved_columns() -> frozenset[str]:
     """Names that a kept column may not have, lower case."""
-    return frozenset(f.column for f in (*RESULT_FIELDS, LOGPROBS_FIELD) if f.column != "result") | {c for c, _ in JOB_COLUMNS}
+    return frozenset(f.column for f in (*RESULT_FIELDS, LOGPROBS_FIELD) if f.column != "result") | {
+        c for c, _ in JOB_COLUMNS
+    }

@@ -93,7 +93,7 @@ class SamplingParams:
         except ValueError as error:
             raise InvalidParams(f"params is not JSON: {error}. Pass a struct or a JSON object.") from error
         if not isinstance(given, dict):
-            raise InvalidParams("params must be a JSON object such as {\"max_tokens\": 16}.")
+            raise InvalidParams('params must be a JSON object such as {"max_tokens": 16}.')
         known = {f.name for f in fields(self)}
         unknown = sorted(set(given) - known)
         if unknown:
@@ -111,9 +111,7 @@ class SamplingParams:
 
 
 #: Parameters that canonical JSON carries as the hexadecimal text of a 64-bit float (``"0x1.8p0"``, see hashing.py).
-_FLOATS = frozenset(
-    {"temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"}
-)
+_FLOATS = frozenset({"temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"})
 
 
 def _exact_float(value: Any) -> Any:
@@ -129,14 +127,18 @@ def _check_int(name: str, value: object, low: int, high: int | None = None) -> N
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidParams(f"{name} must be a whole number, not {value!r}.")
     if value < low or (high is not None and value > high):
-        raise InvalidParams(f"{name} must be at least {low}" + (f" and at most {high}" if high is not None else "") + f", not {value}.")
+        raise InvalidParams(
+            f"{name} must be at least {low}" + (f" and at most {high}" if high is not None else "") + f", not {value}."
+        )
 
 
 def _check_float(name: str, value: object, low: float, high: float, *, open_low: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise InvalidParams(f"{name} must be a finite number, not {value!r}.")
     if value < low or value > high or (open_low and value == low):
-        raise InvalidParams(f"{name} must be {'above' if open_low else 'at least'} {low} and at most {high}, not {value}.")
+        raise InvalidParams(
+            f"{name} must be {'above' if open_low else 'at least'} {low} and at most {high}, not {value}."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

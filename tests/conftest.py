@@ -18,7 +18,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # before torch is imported, as the engine process has it
 os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
 os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-os.environ["SPARKINFER_CONFIG"] = os.devnull  # settings of the folder that the tests are started in must not decide; a test may name its own
+os.environ["SPARKINFER_CONFIG"] = (
+    os.devnull
+)  # settings of the folder that the tests are started in must not decide; a test may name its own
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers run this Python, not the one on the PATH
 
 mark_this_run()

@@ -17,7 +17,20 @@ from sparkinfer.config.load import load_settings
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "sparkinfer"
 MODULES = sorted(PACKAGE.rglob("*.py"))
-HEAVY = ("torch", "transformers", "mlflow", "pyspark", "delta", "deltalake", "pandas", "pyarrow", "pydantic", "yaml", "numba", "numpy")
+HEAVY = (
+    "torch",
+    "transformers",
+    "mlflow",
+    "pyspark",
+    "delta",
+    "deltalake",
+    "pandas",
+    "pyarrow",
+    "pydantic",
+    "yaml",
+    "numba",
+    "numpy",
+)
 
 #: More lines than this is rarely one noun.
 MAX_LINES = 300
@@ -45,7 +58,9 @@ def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
 
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
-    loaded = modules_after("import sparkinfer, sparkinfer.errors, sparkinfer.types, sparkinfer.schema, sparkinfer.hashing")
+    loaded = modules_after(
+        "import sparkinfer, sparkinfer.errors, sparkinfer.types, sparkinfer.schema, sparkinfer.hashing"
+    )
     assert loaded.isdisjoint(HEAVY)
     assert len(loaded) < 200
 
@@ -56,7 +71,9 @@ def test_what_runs_in_a_spark_worker_loads_neither_torch_nor_transformers(module
     assert loaded.isdisjoint({"torch", "transformers", "mlflow", "numba"})
 
 
-@pytest.mark.parametrize("module", ["sparkinfer.engine.scheduler", "sparkinfer.engine.blocks", "sparkinfer.engine.engine"])
+@pytest.mark.parametrize(
+    "module", ["sparkinfer.engine.scheduler", "sparkinfer.engine.blocks", "sparkinfer.engine.engine"]
+)
 def test_scheduling_runs_without_torch(module: str) -> None:
     assert modules_after(f"import {module}").isdisjoint({"torch", "transformers", "pyspark", "pyarrow"})
 
@@ -80,7 +97,9 @@ def _bare(path: Path) -> list[ast.FunctionDef | ast.ClassDef]:
     found: list[ast.FunctionDef | ast.ClassDef] = []
     for node in ast.parse(path.read_text("utf-8")).body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
-            compiled = any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)  # numba takes no annotations
+            compiled = any(
+                "jit" in ast.unparse(decorator) for decorator in node.decorator_list
+            )  # numba takes no annotations
             unannotated = isinstance(node, ast.FunctionDef) and node.returns is None and not compiled
             if ast.get_docstring(node) is None or unannotated:
                 found.append(node)
@@ -93,7 +112,9 @@ def test_the_commented_configuration_loads_as_it_is(name: str) -> None:
 
 
 def _tracked_text() -> dict[str, str]:
-    listed = subprocess.run(["git", "ls-files", "-z"], capture_output=True, check=True, cwd=ROOT).stdout.decode().split("\0")
+    listed = (
+        subprocess.run(["git", "ls-files", "-z"], capture_output=True, check=True, cwd=ROOT).stdout.decode().split("\0")
+    )
     texts = {}
     for name in filter(None, listed):
         try:
@@ -106,7 +127,10 @@ def _tracked_text() -> dict[str, str]:
 @pytest.mark.parametrize(
     ("what", "pattern"),
     [
-        ("an address of a package index", r"https?://[^\s\"']*/(simple|maven2|packages)/|index-url\s*=|--(extra-)?index-url[= ]"),
+        (
+            "an address of a package index",
+            r"https?://[^\s\"']*/(simple|maven2|packages)/|index-url\s*=|--(extra-)?index-url[= ]",
+        ),
         ("a folder of one machine", r"(?<![\w.])/(home|root|Users)/[\w.-]+/"),
         ("unfinished work", r"\b(TO" + r"DO|FIX" + r"ME)\b|^ +raise NotImplemented" + r"Error"),
     ],

@@ -77,7 +77,9 @@ def _collect_places(node: Any, path: KeyPath, file: str, places: dict[KeyPath, s
     for key, child in node.value:
         key_path = (*path, str(key.value))
         if key_path in places:
-            raise InvalidConfig(f"{file}, line {key.start_mark.line + 1}: the key {key.value} stands here a second time.")
+            raise InvalidConfig(
+                f"{file}, line {key.start_mark.line + 1}: the key {key.value} stands here a second time."
+            )
         places[key_path] = f"{file}, line {key.start_mark.line + 1}"
         _collect_places(child, key_path, file, places)
 

@@ -83,7 +83,9 @@ def _put(values: dict[str, Any], path: KeyPath, value: Any) -> None:
     for part in path[:-1]:
         inner = values.setdefault(str(part), {})
         if not isinstance(inner, dict):
-            raise InvalidConfig(f"Spark conf {SPARK_PREFIX}{'.'.join(map(str, path))}: {part} holds one value, no keys below it.")
+            raise InvalidConfig(
+                f"Spark conf {SPARK_PREFIX}{'.'.join(map(str, path))}: {part} holds one value, no keys below it."
+            )
         values = inner
     values[str(path[-1])] = value
 

@@ -67,7 +67,9 @@ class EngineSettings:
         for name in ("batch_timeout_ms", "memo_bytes", "retries"):
             self._check_count(name, 0)
         if not 0.0 <= self.retry_base_s < float("inf"):
-            raise InvalidConfig(f"engine setting retry_base_s must be seconds of at least 0, not {self.retry_base_s!r}.")
+            raise InvalidConfig(
+                f"engine setting retry_base_s must be seconds of at least 0, not {self.retry_base_s!r}."
+            )
         for name in ("idle_timeout_s", "start_timeout_s", "stall_timeout_s"):
             if not getattr(self, name) > 0:
                 raise InvalidConfig(f"engine setting {name} must be seconds above 0, not {getattr(self, name)!r}.")

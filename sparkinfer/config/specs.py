@@ -29,7 +29,13 @@ class EngineSpec:
     @property
     def identity(self) -> tuple[str, ...]:
         """What makes two engines different (settings do not: the running engine's win)."""
-        return (self.model.fingerprint, self.model.location, self.dtype, str(self.trust_remote_code), str(self.fallback))
+        return (
+            self.model.fingerprint,
+            self.model.location,
+            self.dtype,
+            str(self.trust_remote_code),
+            str(self.fallback),
+        )
 
     def to_json(self) -> str:
         """One JSON object."""

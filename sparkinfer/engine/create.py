@@ -88,12 +88,18 @@ def build_engine(model: PreTrainedModel, spec: EngineSpec, *, dtype: str, device
             raise
         _log.warning("%s Running one prompt at a time.", error)
         if not model.can_generate():
-            raise UnsupportedModel(f"{model.config.model_type} cannot generate text; choose a causal language model.") from error
+            raise UnsupportedModel(
+                f"{model.config.model_type} cannot generate text; choose a causal language model."
+            ) from error
         model.set_attn_implementation("eager")
-        return StaticEngine(model, sampler=sampler, info=replace(info, facts={**info.facts, "not_packed": error.message}))
+        return StaticEngine(
+            model, sampler=sampler, info=replace(info, facts={**info.facts, "not_packed": error.message})
+        )
 
 
-def _packed_engine(model: PreTrainedModel, spec: EngineSpec, info: EngineInfo, sampler: Sampler, threads: int) -> Engine:
+def _packed_engine(
+    model: PreTrainedModel, spec: EngineSpec, info: EngineInfo, sampler: Sampler, threads: int
+) -> Engine:
     from sparkinfer.engine import probe, selfcheck
     from sparkinfer.engine.engine import PackedEngine
     from sparkinfer.engine.inplace import work_in_place
@@ -106,9 +112,7 @@ def _packed_engine(model: PreTrainedModel, spec: EngineSpec, info: EngineInfo, s
     def runner(num_blocks: int, about: EngineInfo) -> PackedRunner:
         pool, attention = _pool(shapes, num_blocks + settings.strict, spec, model, threads)
         about = replace(about, label=f"paged/{about.device}-{attention.name}/{about.dtype}", kv_bytes=pool.num_bytes)
-        return PackedRunner(
-            model, pool=pool, attention=attention, sampler=sampler, info=about, strict=settings.strict
-        )
+        return PackedRunner(model, pool=pool, attention=attention, sampler=sampler, info=about, strict=settings.strict)
 
     proof = selfcheck.check(model, shapes, lambda blocks: runner(blocks, info), max_model_len=info.max_model_len)
     num_blocks, max_model_len = _kv_blocks(shapes, spec, model, info)
@@ -146,9 +150,7 @@ def _kv_blocks(
     from sparkinfer.engine.kv import block_bytes
 
     settings, on_cpu = spec.settings, model.device.type == "cpu"
-    per_block = block_bytes(
-        shapes, block_size=settings.block_size, dtype=torch.float32 if on_cpu else model.dtype
-    )
+    per_block = block_bytes(shapes, block_size=settings.block_size, dtype=torch.float32 if on_cpu else model.dtype)
     wanted = settings.max_batch_size * -(-info.max_model_len // settings.block_size)
     blocks = min(wanted, (settings.kv_memory or _free_for_kv(settings.kv_fraction, model)) // per_block)
     longest = blocks * settings.block_size

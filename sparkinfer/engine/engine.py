@@ -25,7 +25,9 @@ class PackedEngine:
         clock: monotonic seconds, the clock of ``EngineRequest.arrival``.
     """
 
-    def __init__(self, runner: Runner, settings: EngineSettings, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, runner: Runner, settings: EngineSettings, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.info = runner.info
         self._runner = runner
         self._clock = clock
@@ -192,5 +194,8 @@ def _error_of(error: Exception) -> tuple[str, str]:
     """Code and sentence for a row whose step raised though it ran alone."""
     is_memory = isinstance(error, MemoryError | OutOfMemory) or "out of memory" in str(error).lower()
     if is_memory or "memory" in type(error).__name__.lower():
-        return (OutOfMemory.code, f"The device had no memory for this row even alone ({error}); lower the engine setting kv_fraction.")
+        return (
+            OutOfMemory.code,
+            f"The device had no memory for this row even alone ({error}); lower the engine setting kv_fraction.",
+        )
     return (InferenceFailed.code, f"The engine raised {type(error).__name__} on this row even alone: {error}")

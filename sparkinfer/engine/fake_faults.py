@@ -104,7 +104,12 @@ class Faults:
 
     def _kill(self, event: str, prompt: bytes) -> None:
         if "log" in self._options:
-            line = {"event": event, "prompt": prompt.decode("utf-8", "replace"), "pid": os.getpid(), "time": time.time()}
+            line = {
+                "event": event,
+                "prompt": prompt.decode("utf-8", "replace"),
+                "pid": os.getpid(),
+                "time": time.time(),
+            }
             with Path(self._options["log"]).open("a", encoding="utf-8") as log:
                 log.write(json.dumps(line) + "\n")
         os.kill(os.getpid(), signal.SIGKILL)

@@ -40,7 +40,13 @@ class StaticEngine:
         self._model: PreTrainedModel | None = model
         self._sampler = sampler
         self._waiting: dict[int, Sequence] = {}
-        self._counters = {"requests": 0.0, "steps": 0.0, "prompt_tokens": 0.0, "completion_tokens": 0.0, "finished": 0.0}
+        self._counters = {
+            "requests": 0.0,
+            "steps": 0.0,
+            "prompt_tokens": 0.0,
+            "completion_tokens": 0.0,
+            "finished": 0.0,
+        }
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request."""
@@ -64,7 +70,9 @@ class StaticEngine:
         except Exception as error:  # one request's failure is data; the engine goes on
             code = "OUT_OF_MEMORY" if isinstance(error, torch.OutOfMemoryError | MemoryError) else "INFERENCE_FAILED"
             message = f"The model raised {type(error).__name__}: {error}"
-            output = TokenOutput(request_id=sequence.request_id, finish_reason=FinishReason.ERROR, error=(code, message))
+            output = TokenOutput(
+                request_id=sequence.request_id, finish_reason=FinishReason.ERROR, error=(code, message)
+            )
         self._waiting.pop(sequence.request_id, None)
         return [output]
 

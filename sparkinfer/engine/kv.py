@@ -22,7 +22,13 @@ class KvPool:
     """
 
     def __init__(
-        self, shapes: Sequence[LayerShape], *, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device
+        self,
+        shapes: Sequence[LayerShape],
+        *,
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.num_blocks = num_blocks
         self.block_size = block_size
@@ -43,5 +49,7 @@ def block_bytes(shapes: Sequence[LayerShape], *, block_size: int, dtype: torch.d
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     if device.type == "cpu" and dtype is torch.float32:
-        return torch.from_numpy(np.zeros(shape, np.float32))  # calloc: pages come when touched; torch.zeros writes them all
+        return torch.from_numpy(
+            np.zeros(shape, np.float32)
+        )  # calloc: pages come when touched; torch.zeros writes them all
     return torch.zeros(shape, dtype=dtype, device=device)

@@ -57,7 +57,9 @@ def attention_layers(model: PreTrainedModel) -> list[LayerShape]:
         raise UnsupportedModel(f"{kind} cannot run packed: {type(error).__name__}: {error}") from error
     expected = getattr(text_config(model.config), "num_hidden_layers", None)
     if not recorder.calls:
-        raise UnsupportedModel(f"{kind} does not call transformers' attention interface, so its prompts cannot be packed.")
+        raise UnsupportedModel(
+            f"{kind} does not call transformers' attention interface, so its prompts cannot be packed."
+        )
     if sorted(recorder.layers) != list(range(recorder.calls)) or (expected is not None and recorder.calls != expected):
         raise UnsupportedModel(
             f"{kind} sends {recorder.calls} of {expected} layers through attention; the others look across packed prompts."

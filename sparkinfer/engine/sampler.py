@@ -58,7 +58,10 @@ class Sampler:
     def _broken(logits: torch.Tensor) -> dict[int, str]:
         best = logits.amax(1)  # carries a NaN of its row
         bad = torch.nonzero(~torch.isfinite(best))[:, 0].tolist()
-        return {i: f"The model's best logit is {best[i].item()}; its weights or this prompt overflow the dtype." for i in bad}
+        return {
+            i: f"The model's best logit is {best[i].item()}; its weights or this prompt overflow the dtype."
+            for i in bad
+        }
 
     def _penalise(self, logits: torch.Tensor, sequences: list[Sequence]) -> None:
         for row, sequence in zip(logits, sequences, strict=True):
@@ -95,7 +98,8 @@ def _bound_scores(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Scores and ids [n, widest] of the allowed ids of each row; what is padded scores -inf."""
     lists = [
-        constraints.allowed(s.request.choices or (), s.generated, s.request.stop_ids) for s in (sequences[i] for i in rows)
+        constraints.allowed(s.request.choices or (), s.generated, s.request.stop_ids)
+        for s in (sequences[i] for i in rows)
     ]
     ids = torch.zeros((len(rows), max(map(len, lists))), dtype=torch.long)
     real = torch.zeros_like(ids, dtype=torch.bool)

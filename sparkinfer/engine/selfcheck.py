@@ -30,7 +30,11 @@ _BATCH_WIDE_ROPE = ("dynamic", "longrope")  # frequencies follow the longest pos
 
 
 def check(
-    model: PreTrainedModel, shapes: Sequence[LayerShape], make_runner: Callable[[int], PackedRunner], *, max_model_len: int
+    model: PreTrainedModel,
+    shapes: Sequence[LayerShape],
+    make_runner: Callable[[int], PackedRunner],
+    *,
+    max_model_len: int,
 ) -> str:
     """Compare packed with alone.
 

@@ -20,7 +20,7 @@ def prepare(work: Work) -> Prompt | Completion:
         return work.session.text.prepare(work.request)
     except RowError as error:
         return work.failed(error.code, error.message)
-    except Exception as error: # one row's text must not end the others
+    except Exception as error:  # one row's text must not end the others
         _LOG.exception("Preparing a prompt failed.")
         return work.failed(InferenceFailed.code, f"The row's prompt could not be made: {error!r}.")
 
@@ -44,9 +44,11 @@ def read(work: Work, output: TokenOutput) -> Completion | None:
         answer = work.stream.close(FinishReason.STOP if is_stopped else output.finish_reason or FinishReason.STOP)
     except RowError as error:
         return replace(work.failed(error.code, error.message), usage=usage)
-    except Exception as error: # one row's text must not end the others
+    except Exception as error:  # one row's text must not end the others
         _LOG.exception("Reading an answer failed.")
-        return replace(work.failed(InferenceFailed.code, f"The row's answer could not be read: {error!r}."), usage=usage)
+        return replace(
+            work.failed(InferenceFailed.code, f"The row's answer could not be read: {error!r}."), usage=usage
+        )
     return Completion(
         row=work.request.row,
         input_hash=work.request.input_hash,

@@ -42,6 +42,7 @@ _COMPLETION_COLUMNS: dict[str, Callable[[Sequence[Any]], pa.Array]] = {
     "logprobs": columns.number_lists,
 }
 
+
 def encode_control(message: Mapping[str, Any]) -> bytes:
     """A JSON frame: hello, ready, error, beat, stats."""
     return CONTROL + json.dumps(message).encode()
@@ -74,7 +75,9 @@ def decode_control(frame: bytes) -> dict[str, Any]:
         ProtocolError: not a JSON object.
     """
     if frame[:1] != CONTROL:
-        raise ProtocolError(f"Expected a control frame, not {frame[:1]!r}; client and engine must be one version of sparkinfer.")
+        raise ProtocolError(
+            f"Expected a control frame, not {frame[:1]!r}; client and engine must be one version of sparkinfer."
+        )
     return _read("control", lambda: dict(json.loads(frame[1:])))
 
 

@@ -96,7 +96,9 @@ class _InlineService:
             self.service.write_progress()
 
     def _fail(self, error: Exception) -> None:
-        self.error = EngineDied(f"The inline engine raised {error!r}; restart the session, or use engine_mode='shared'.")
+        self.error = EngineDied(
+            f"The inline engine raised {error!r}; restart the session, or use engine_mode='shared'."
+        )
         self.service.fail(self.error)
 
 

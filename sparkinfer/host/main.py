@@ -60,7 +60,12 @@ def main(arguments: list[str]) -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
     mark = own_mark()
     status = Status(
-        attempt=recipe.attempt, state=STARTING, time=time.monotonic(), log=recipe.log, pid=mark.pid, started=mark.started
+        attempt=recipe.attempt,
+        state=STARTING,
+        time=time.monotonic(),
+        log=recipe.log,
+        pid=mark.pid,
+        started=mark.started,
     )
     status.save(folder.status)
     watch = _watch(folder, recipe)

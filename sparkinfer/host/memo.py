@@ -117,10 +117,17 @@ def _open(path: Path) -> sqlite3.Connection | None:
             file = sqlite3.connect(path, check_same_thread=False)
             file.execute("PRAGMA journal_mode = WAL")
             file.execute("PRAGMA synchronous = OFF")  # it need not outlive the machine, only the process
-            file.execute("CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, answer TEXT NOT NULL) WITHOUT ROWID")
+            file.execute(
+                "CREATE TABLE IF NOT EXISTS answers (key BLOB PRIMARY KEY, answer TEXT NOT NULL) WITHOUT ROWID"
+            )
             file.commit()
         except sqlite3.Error as error:
-            _LOG.warning("The memo's file %s cannot be opened (%s); %s.", path, error, "begun anew" if attempt == 0 else "left out")
+            _LOG.warning(
+                "The memo's file %s cannot be opened (%s); %s.",
+                path,
+                error,
+                "begun anew" if attempt == 0 else "left out",
+            )
             for leftover in path.parent.glob(path.name + "*"):
                 leftover.unlink(missing_ok=True)
         else:

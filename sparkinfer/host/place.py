@@ -140,7 +140,9 @@ def engine_folder(place: Place, key: str) -> EngineFolder:
 
 def _is_spark_worker() -> bool:
     """Whether a JVM above this process is an executor; elsewhere it may be an editor or a build server."""
-    return any(name in os.environ for name in ("SPARK_LOCAL_DIRS", "PYTHON_WORKER_FACTORY_PORT", "SPARK_JOB_ARTIFACT_UUID"))
+    return any(
+        name in os.environ for name in ("SPARK_LOCAL_DIRS", "PYTHON_WORKER_FACTORY_PORT", "SPARK_JOB_ARTIFACT_UUID")
+    )
 
 
 def _block_manager() -> Path | None:
@@ -153,7 +155,9 @@ def _private(folder: Path) -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         info = folder.lstat()
     except OSError as error:
-        raise HostError(f"Cannot make the folder {folder}: {error}. Give the executor a writable spark.local.dir.") from error
+        raise HostError(
+            f"Cannot make the folder {folder}: {error}. Give the executor a writable spark.local.dir."
+        ) from error
     if folder.is_symlink() or info.st_uid != os.getuid():
         raise HostError(f"The folder {folder} belongs to someone else; remove it or set TMPDIR to another place.")
     if info.st_mode & 0o077:

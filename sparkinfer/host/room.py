@@ -39,9 +39,7 @@ def load_beside_others(spec: EngineSpec, folder: Path | None, place: Path, mark:
         InsufficientMemory: it does not fit though all idle engines have left; names the model and its neighbours.
     """
     ledger = Ledger(place)
-    wanted = Reservation(
-        model=spec.model.name, pid=mark.pid, started=mark.started, num_bytes=host_bytes(spec, folder)
-    )
+    wanted = Reservation(model=spec.model.name, pid=mark.pid, started=mark.started, num_bytes=host_bytes(spec, folder))
 
     def load() -> Loaded:
         ledger.reserve(wanted, free_bytes=available())

@@ -65,7 +65,6 @@ class LifeWatch:
         """Whether a process is watched."""
         return self._owner is not None
 
-
     def end(self, idle_s: float) -> End | None:
         """Why to end now, or None.
 

@@ -115,7 +115,9 @@ class KnownAnswers:
         is_whole = sql.col("whole") & (sql.col("config_hash") == self._config_hash)  # a torn line lacks its end
         moment = sql.timestamp_micros(sql.round(sql.col("inferred_at") * 1_000_000).cast("bigint"))
         values = [(moment if f.name == "inferred_at" else sql.col(f.column)).alias(f.name) for f in fields]
-        rows = lines.where(is_whole).select("input_hash", sql.struct(*values).alias(ANSWER), sql.lit(HARVESTED).alias(ORIGIN))
+        rows = lines.where(is_whole).select(
+            "input_hash", sql.struct(*values).alias(ANSWER), sql.lit(HARVESTED).alias(ORIGIN)
+        )
         return self._wanted(rows)
 
     def _wanted(self, rows: DataFrame) -> DataFrame:

@@ -139,7 +139,9 @@ class Staging:
     def harvest_segments(self) -> list[str]:
         """Folders of segments that engines of earlier runs wrote, as Spark opens them."""
         found = _files(self._fs, f"{self._folder}/harvest")
-        segments = {match[1] for path in found if (match := re.fullmatch(r"(.*/segments/bucket=\d+)/[^./][^/]*\.json", path))}
+        segments = {
+            match[1] for path in found if (match := re.fullmatch(r"(.*/segments/bucket=\d+)/[^./][^/]*\.json", path))
+        }
         return sorted(f"{self.path}{path.removeprefix(self._folder)}" for path in segments)
 
     def progress(self) -> list[dict[str, float]]:

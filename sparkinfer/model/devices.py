@@ -64,7 +64,9 @@ def device_set(
     if task_addresses:
         ids = tuple(dict.fromkeys(_address(address, environ, visible) for address in task_addresses))
     else:
-        ids = visible[:1] if device == "auto" else visible  # one engine takes one GPU; a router over several comes later
+        ids = (
+            visible[:1] if device == "auto" else visible
+        )  # one engine takes one GPU; a router over several comes later
     if device == "auto":
         return DeviceSet(kind="cuda", ids=ids) if ids else CPU
     return _named(device, ids)
@@ -81,7 +83,9 @@ def _named(device: str, ids: tuple[str, ...]) -> DeviceSet:
         )
     index = int(number or 0)
     if index >= len(ids):
-        raise DeviceNotFound(f"The device {device} was asked for, and this executor has {len(ids)} GPU(s): {', '.join(ids)}.")
+        raise DeviceNotFound(
+            f"The device {device} was asked for, and this executor has {len(ids)} GPU(s): {', '.join(ids)}."
+        )
     return DeviceSet(kind="cuda", ids=(ids[index],))
 
 

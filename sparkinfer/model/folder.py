@@ -58,14 +58,20 @@ def check_folder(folder: Path, *, trust_remote_code: bool = False) -> None:
         TrustRequired: it ships its own Python code.
     """
     if not folder.is_dir():
-        raise ModelNotFound(f"{folder} is not there on this host; every executor must see the model's folder under this path.")
+        raise ModelNotFound(
+            f"{folder} is not there on this host; every executor must see the model's folder under this path."
+        )
     check_config(read_config(folder), place=str(folder), trust_remote_code=trust_remote_code)
     for path in weight_files(folder, trust_remote_code=trust_remote_code):
         if path.suffix == ".safetensors":
             read_header(path)
     names = {path.name for path in folder.iterdir()}
-    if not any(wanted <= names for wanted in _TOKENIZERS) and not (trust_remote_code and list(folder.glob("tokenization*.py"))):
-        raise ModelIncomplete(f"{folder} holds no tokenizer (tokenizer.json or tokenizer.model); copy it beside the weights.")
+    if not any(wanted <= names for wanted in _TOKENIZERS) and not (
+        trust_remote_code and list(folder.glob("tokenization*.py"))
+    ):
+        raise ModelIncomplete(
+            f"{folder} holds no tokenizer (tokenizer.json or tokenizer.model); copy it beside the weights."
+        )
 
 
 def check_config(config: dict[str, Any], *, place: str, trust_remote_code: bool) -> None:
@@ -77,7 +83,9 @@ def check_config(config: dict[str, Any], *, place: str, trust_remote_code: bool)
     """
     names = [str(name) for name in config.get("architectures") or []]
     if config.get("is_encoder_decoder"):
-        raise UnsupportedModel(f"{place} is an encoder-decoder ({', '.join(names)}); sparkinfer runs decoder-only models.")
+        raise UnsupportedModel(
+            f"{place} is an encoder-decoder ({', '.join(names)}); sparkinfer runs decoder-only models."
+        )
     if names and not any(_GENERATES.search(name) for name in names) and not config.get("auto_map"):
         raise UnsupportedModel(
             f"{place} is a {', '.join(names)}, which writes no text; name a causal language model (architecture ...ForCausalLM)."
@@ -198,4 +206,6 @@ def check_not_gguf_shard(path: Path) -> None:
         InvalidModelUri: the file is a part; names the command that joins them.
     """
     if re.search(r"-\d{5}-of-\d{5}\.gguf$", path.name, re.IGNORECASE):
-        raise InvalidModelUri(f"{path} is one part of a split model; join the parts with `llama-gguf-split --merge` first.")
+        raise InvalidModelUri(
+            f"{path} is one part of a split model; join the parts with `llama-gguf-split --merge` first."
+        )

@@ -74,7 +74,9 @@ def pin(repo: str, revision: str | None, *, trust_remote_code: bool) -> Pin:
             "or name a folder."
         )
     check_folder(snapshot, trust_remote_code=trust_remote_code)
-    weights = {path.name: path.resolve().name for path in snapshot.iterdir() if _matches(path.name, (*_SAFE, *_PICKLED))}
+    weights = {
+        path.name: path.resolve().name for path in snapshot.iterdir() if _matches(path.name, (*_SAFE, *_PICKLED))
+    }
     return Pin(commit=snapshot.name, fingerprint=_fingerprint(snapshot.name, weights))
 
 
@@ -126,7 +128,9 @@ def download(repo: str, commit: str, folder: Path) -> None:
         ModelNotFound: the repository or commit is gone, or there is no access to it.
     """
     if _is_offline():
-        raise ModelNotFound(f"{repo}@{commit} is not on this host, and HF_HUB_OFFLINE is set; unset it, or name a folder.")
+        raise ModelNotFound(
+            f"{repo}@{commit} is not on this host, and HF_HUB_OFFLINE is set; unset it, or name a folder."
+        )
     files = _wanted(repo, _info(repo, commit), trust_remote_code=True)
     with ThreadPoolExecutor(max_workers=4) as pool:
         list(pool.map(lambda file: _download_file(repo, commit, file, folder), files))
@@ -136,7 +140,8 @@ def download(repo: str, commit: str, folder: Path) -> None:
 def _wanted(repo: str, info: Any, *, trust_remote_code: bool) -> list[HubFile]:
     """The files of a repository that a model is loaded from: safetensors, else (if trusted) pickles, and the side files."""
     files = [
-        HubFile(path=s.rfilename, size=s.size, digest=s.lfs.sha256 if s.lfs else (s.blob_id or "")) for s in info.siblings or []
+        HubFile(path=s.rfilename, size=s.size, digest=s.lfs.sha256 if s.lfs else (s.blob_id or ""))
+        for s in info.siblings or []
     ]
     names = [f.path for f in files]
     weights = _SAFE if any(_matches(name, _SAFE) for name in names) else _PICKLED
@@ -171,7 +176,9 @@ def _info(repo: str, revision: str) -> Any:
             what=f"The file list of {repo}@{revision}",
         )
     except GatedRepoError as error:
-        raise ModelNotFound(f"{repo} is gated: accept its terms on the hub and set HF_TOKEN on the driver and executors.") from error
+        raise ModelNotFound(
+            f"{repo} is gated: accept its terms on the hub and set HF_TOKEN on the driver and executors."
+        ) from error
     except RevisionNotFoundError as error:
         raise ModelNotFound(f"{repo} has no revision {revision!r}; name a branch, tag or commit of it.") from error
     except RepositoryNotFoundError as error:

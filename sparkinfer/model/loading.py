@@ -73,7 +73,9 @@ def load(
         model = _from_pretrained(folder, arguments)
         return model.to(device).eval().requires_grad_(False)
     except torch.OutOfMemoryError as error:
-        raise InsufficientMemory(f"{folder.name} does not fit on {device}: {error}. Use a smaller model or dtype.") from error
+        raise InsufficientMemory(
+            f"{folder.name} does not fit on {device}: {error}. Use a smaller model or dtype."
+        ) from error
 
 
 def _from_pretrained(folder: Path, arguments: dict[str, Any]) -> PreTrainedModel:
@@ -86,7 +88,9 @@ def _from_pretrained(folder: Path, arguments: dict[str, Any]) -> PreTrainedModel
     except (ValueError, KeyError, AttributeError, ImportError) as error:
         raise _explained(folder, error) from error
     except OSError as error:
-        raise ModelIncomplete(f"{folder} cannot be loaded: {str(error).splitlines()[0]} Copy the model again.") from error
+        raise ModelIncomplete(
+            f"{folder} cannot be loaded: {str(error).splitlines()[0]} Copy the model again."
+        ) from error
 
 
 def _explained(folder: Path, error: Exception) -> Exception:

@@ -73,7 +73,9 @@ def _explained(uri: ModelUri, registry: str, error: Any) -> Exception:
     place = registry.rpartition("@")[2]  # without a user and password
     if error.error_code in _ABSENT:
         return ModelNotFound(f"The registry {place} has no model {uri.location!r} with {wanted} ({first_line(error)}).")
-    return DownloadFailed(f"The registry {place} did not answer for {uri.location!r} with {wanted}: {first_line(error)}")
+    return DownloadFailed(
+        f"The registry {place} did not answer for {uri.location!r} with {wanted}: {first_line(error)}"
+    )
 
 
 def download(location: str, folder: Path, *, tracking_uri: str | None, registry_uri: str | None) -> None:
@@ -95,11 +97,15 @@ def download(location: str, folder: Path, *, tracking_uri: str | None, registry_
             # Asked of the registry by hand: download_artifacts looks models:/name/version up in the default registry.
             client = MlflowClient(tracking_uri=tracking_uri, registry_uri=registry_uri)
             source = client.get_model_version_download_uri(name, version)
-            got = download_artifacts(artifact_uri=source, dst_path=scratch, tracking_uri=tracking_uri, registry_uri=registry_uri)
+            got = download_artifacts(
+                artifact_uri=source, dst_path=scratch, tracking_uri=tracking_uri, registry_uri=registry_uri
+            )
         except OSError:
             raise  # the disk's; explained by the cache
         except Exception as error:
-            raise DownloadFailed(f"{location} could not be downloaded from the registry: {first_line(error)}") from error
+            raise DownloadFailed(
+                f"{location} could not be downloaded from the registry: {first_line(error)}"
+            ) from error
         arrange(Path(got), folder, place=location)
 
 
@@ -125,14 +131,18 @@ def _model_folder(source: Path, place: str) -> Path:
         return found[0]
     if found:
         names = ", ".join(str(path.relative_to(source)) for path in found[:5])
-        raise ModelIncomplete(f"{place} holds several models ({names}); register the one that is meant as a version of its own.")
+        raise ModelIncomplete(
+            f"{place} holds several models ({names}); register the one that is meant as a version of its own."
+        )
     reference = _hub_reference(source)
     if reference is not None:
         raise UnsupportedModel(
             f"{place} holds only a reference to the hub, no weights; name the model itself ({reference}), "
             "or log it with save_pretrained=True."
         )
-    raise ModelIncomplete(f"{place} holds no config.json; log a transformers model, or a folder saved by save_pretrained().")
+    raise ModelIncomplete(
+        f"{place} holds no config.json; log a transformers model, or a folder saved by save_pretrained()."
+    )
 
 
 def _hub_reference(source: Path) -> str | None:

@@ -50,7 +50,9 @@ def _fake(uri: str) -> ModelRef:
 
 def _sample(uri: str) -> ModelRef:
     digest = sample.fingerprint()
-    return ModelRef(uri=uri, name=sample.NAME, version=digest[:12], fingerprint=digest, kind="sample", location=sample.PACKAGE)
+    return ModelRef(
+        uri=uri, name=sample.NAME, version=digest[:12], fingerprint=digest, kind="sample", location=sample.PACKAGE
+    )
 
 
 def _gguf(uri: str, path: Path) -> ModelRef:

@@ -54,7 +54,9 @@ def is_passing(error: BaseException) -> bool:
     if status is not None:
         return status in _PASSING
     # huggingface_hub's HTTP client has changed its name between versions; its base class has not.
-    return isinstance(error, ConnectionError | TimeoutError) or any(c.__name__ == "TransportError" for c in type(error).__mro__)
+    return isinstance(error, ConnectionError | TimeoutError) or any(
+        c.__name__ == "TransportError" for c in type(error).__mro__
+    )
 
 
 def status_of(error: BaseException) -> int | None:

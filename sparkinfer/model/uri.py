@@ -43,7 +43,9 @@ def parse(uri: str) -> ModelUri:
         ModelNotFound: it is a path, and nothing is there.
     """
     if not isinstance(uri, str) or not uri.strip() or uri != uri.strip() or "\x00" in uri:
-        raise InvalidModelUri(f"The model must be named by a non-empty string without blanks around it, not {uri!r}: {_FORMS}.")
+        raise InvalidModelUri(
+            f"The model must be named by a non-empty string without blanks around it, not {uri!r}: {_FORMS}."
+        )
     if uri == "sample":
         return ModelUri(kind="sample", location=uri)
     if uri == "fake" or uri.startswith("fake:"):
@@ -69,7 +71,9 @@ def _registry(uri: str) -> ModelUri:
 
 
 def _is_path(uri: str) -> bool:
-    looks = uri.startswith(("/", "./", "../", "~", "file:", "dbfs:")) or uri in (".", "..") or uri.lower().endswith(".gguf")
+    looks = (
+        uri.startswith(("/", "./", "../", "~", "file:", "dbfs:")) or uri in (".", "..") or uri.lower().endswith(".gguf")
+    )
     return looks or ("://" not in uri and Path(uri).exists())
 
 
@@ -93,7 +97,11 @@ def _near(path: Path) -> str:
             path, parent = parent, parent.parent
         return f" (its folder {path} is missing already)"
     names = difflib.get_close_matches(path.name, sorted(p.name for p in parent.iterdir()), n=3, cutoff=0.5)
-    return f"; did you mean {' or '.join(names)} in {parent}?" if names else f" (in {parent} lies nothing with a name like it)"
+    return (
+        f"; did you mean {' or '.join(names)} in {parent}?"
+        if names
+        else f" (in {parent} lies nothing with a name like it)"
+    )
 
 
 def _hub(uri: str) -> ModelUri:

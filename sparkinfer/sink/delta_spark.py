@@ -123,7 +123,10 @@ class DeltaSparkSink:
             "spark.databricks.delta.write.txnVersion": str(commit.sequence),
             "spark.databricks.delta.commitInfo.userMetadata": commit.user_metadata(),
         }
-        with mapped(table=self.table, doing=f"Committing bucket {commit.bucket}"), _session_with(self._spark, settings) as session:
+        with (
+            mapped(table=self.table, doing=f"Committing bucket {commit.bucket}"),
+            _session_with(self._spark, settings) as session,
+        ):
             session.sql(statement).collect()
 
     def find(self, commit: Commit) -> int | None:

@@ -43,7 +43,9 @@ def choice_ids(choices: Sequence[str], *, tokenizer: Tokenizer, prompt_end: str)
         InvalidConfig: two choices have the same ids in this model, or one has none.
     """
     prompt_ids = tokenizer.encode(prompt_end)
-    found = tuple(_behind(choice, tokenizer=tokenizer, prompt_end=prompt_end, prompt_ids=prompt_ids) for choice in choices)
+    found = tuple(
+        _behind(choice, tokenizer=tokenizer, prompt_end=prompt_end, prompt_ids=prompt_ids) for choice in choices
+    )
     for index, ids in enumerate(found):
         if not ids or ids in found[:index]:
             raise InvalidConfig(

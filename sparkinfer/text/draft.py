@@ -77,7 +77,9 @@ class DraftBuilder:
         return self._draft(texts, render, warnings)
 
     def _from_messages(self, messages: list[Message], warnings: tuple[str, ...]) -> Draft:
-        cuttable = [index for index, message in enumerate(messages) if message["role"] == "user" and "content" in message]
+        cuttable = [
+            index for index, message in enumerate(messages) if message["role"] == "user" and "content" in message
+        ]
 
         def render(texts: Sequence[str]) -> str:
             shown = [{name: self._masked(value) for name, value in message.items()} for message in messages]
@@ -88,7 +90,9 @@ class DraftBuilder:
         texts = tuple(str(messages[index]["content"]) for index in cuttable)
         return self._draft(texts, render, warnings)
 
-    def _draft(self, texts: tuple[str, ...], render: Callable[[Sequence[str]], str], warnings: tuple[str, ...]) -> Draft:
+    def _draft(
+        self, texts: tuple[str, ...], render: Callable[[Sequence[str]], str], warnings: tuple[str, ...]
+    ) -> Draft:
         plain = not self._tokenizer.has_chat_template
         return Draft(
             texts=texts,

@@ -67,9 +67,7 @@ class HfTokenizer:
         if self._backend is not None:
             return str(self._backend.decode(list(ids), skip_special_tokens=True))
         with self._lock:
-            return str(
-                self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False)
-            )
+            return str(self._tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     def chat(self, messages: Sequence[Message], *, clock: str, template_kwargs: Mapping[str, Any]) -> str:
         """The messages in the model's markup, or as plain text where it has none."""
@@ -82,9 +80,7 @@ class HfTokenizer:
         if backend is not None:
             return list(backend.encode(text, add_special_tokens=special).ids)
         with self._lock:
-            return list(
-                self._tokenizer.encode(text, add_special_tokens=special, split_special_tokens=not control)
-            )
+            return list(self._tokenizer.encode(text, add_special_tokens=special, split_special_tokens=not control))
 
     def _num_end_ids(self) -> int:
         """How many ids the tokenizer puts behind a text (eos, sep); a prompt has to stay open, so they are taken off again."""
@@ -97,9 +93,7 @@ def _load(folder: Path, *, trust_remote_code: bool) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(
-            str(folder), local_files_only=True, trust_remote_code=trust_remote_code
-        )
+        return AutoTokenizer.from_pretrained(str(folder), local_files_only=True, trust_remote_code=trust_remote_code)
     except Exception as error:  # transformers raises anything from OSError to a bare Exception of the Rust side
         raise ModelIncomplete(
             f"No tokenizer can be loaded from {folder}: {error} Put tokenizer.json and tokenizer_config.json there."

@@ -108,7 +108,9 @@ def argument_names(prompt: str | None) -> tuple[str, ...]:
     if not names:
         raise InvalidTemplate("The prompt names no column; put one in braces, for example {text}.")
     if PARAMS_NAME in names:
-        raise InvalidTemplate("The prompt uses {params}, which is the name of the per-row parameters; rename the argument.")
+        raise InvalidTemplate(
+            "The prompt uses {params}, which is the name of the per-row parameters; rename the argument."
+        )
     return names
 
 

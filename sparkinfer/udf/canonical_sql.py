@@ -81,7 +81,9 @@ def messages_text(column: Column, names: Sequence[str]) -> Column:
 
     def message(item: Column) -> Column:
         parts = [sql.concat(sql.lit(f"{_json_name(name)}:"), _json_string(item.getField(name))) for name in names]
-        return sql.when(item.isNull(), "null").otherwise(sql.concat(sql.lit("{"), sql.concat_ws(",", *parts), sql.lit("}")))
+        return sql.when(item.isNull(), "null").otherwise(
+            sql.concat(sql.lit("{"), sql.concat_ws(",", *parts), sql.lit("}"))
+        )
 
     return _json_list(column, sql.transform(column, message))
 
@@ -108,14 +110,17 @@ def _struct_params(column: Column, kind: StructType) -> Column:
     fields = sorted(kind.fields, key=lambda field: field.name)
     # concat of a null is null, and concat_ws passes nulls over: a null field is left out with its name.
     parts = [
-        sql.concat(sql.lit(f"{_json_name(field.name)}:"), _param_text(column.getField(field.name), field.dataType)) for field in fields
+        sql.concat(sql.lit(f"{_json_name(field.name)}:"), _param_text(column.getField(field.name), field.dataType))
+        for field in fields
     ]
     return sql.when(column.isNotNull(), sql.concat(sql.lit("{"), sql.concat_ws(",", *parts), sql.lit("}")))
 
 
 def _map_params(column: Column, kind: MapType) -> Column:
     def entry(item: Column) -> Column:
-        return sql.concat(_json_string(item.getField("key")), sql.lit(":"), _param_text(item.getField("value"), kind.valueType))
+        return sql.concat(
+            _json_string(item.getField("key")), sql.lit(":"), _param_text(item.getField("value"), kind.valueType)
+        )
 
     entries = sql.array_sort(sql.map_entries(column), lambda a, b: sql.when(a["key"] < b["key"], -1).otherwise(1))
     body = sql.concat(sql.lit("{"), sql.concat_ws(",", sql.transform(entries, entry)), sql.lit("}"))

@@ -198,7 +198,9 @@ class LlmUdf:
         names = self.names
         params = named.pop(PARAMS_NAME, None)
         if len(columns) > len(names):
-            raise InvalidConfig(f"llm_udf: {len(columns)} columns for the arguments {list(names)}; pass params by name.")
+            raise InvalidConfig(
+                f"llm_udf: {len(columns)} columns for the arguments {list(names)}; pass params by name."
+            )
         given = dict(zip(names, columns, strict=False))
         unknown = sorted(set(named) - set(names))
         if unknown:

@@ -44,7 +44,9 @@ def _to_arrow(batch: Any) -> pa.Array | tuple[pa.Array, ...]:
 def column_to_arrow(column: pd.Series | pd.DataFrame) -> pa.Array:
     """A pandas column as pyspark makes it: a DataFrame for a struct, dicts in arrays for an array of structs."""
     if isinstance(column, pd.DataFrame):
-        return pa.StructArray.from_pandas(pa.Table.from_pandas(column, preserve_index=False).to_struct_array().combine_chunks())
+        return pa.StructArray.from_pandas(
+            pa.Table.from_pandas(column, preserve_index=False).to_struct_array().combine_chunks()
+        )
     if pd.api.types.is_float_dtype(column.dtype) and column.isna().all():
         return pa.nulls(len(column))
     values = [_plain(value) for value in column]

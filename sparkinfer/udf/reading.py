@@ -66,7 +66,8 @@ class RowReader:
             texts.append(read(column, broken))
         params = _read_params(columns[count], broken) if len(columns) > count else [ABSENT] * rows
         return [
-            self._request(first_row + i, [text[i] for text in texts], tags, params[i], is_broken=i in broken) for i in range(rows)
+            self._request(first_row + i, [text[i] for text in texts], tags, params[i], is_broken=i in broken)
+            for i in range(rows)
         ]
 
     def _request(self, row: int, values: Texts, tags: Sequence[str], params: Any, *, is_broken: bool) -> Request:
@@ -125,7 +126,9 @@ def _is_messages(kind: pa.DataType) -> bool:
     if not (pt.is_list(kind) or pt.is_large_list(kind)) or not pt.is_struct(kind.value_type):
         return False
     fields = list(kind.value_type)
-    return {"role", "content"} <= {f.name for f in fields} and all(_is_string(f.type) or pt.is_null(f.type) for f in fields)
+    return {"role", "content"} <= {f.name for f in fields} and all(
+        _is_string(f.type) or pt.is_null(f.type) for f in fields
+    )
 
 
 def _read_messages(column: pa.Array, broken: set[int]) -> Texts:
@@ -202,4 +205,8 @@ def _read_params(column: pa.Array, broken: set[int]) -> Texts:
 
 def _given(params: dict[str, Any]) -> dict[str, Any]:
     """The fields that are set; decimals (SQL's ``0.7``) as the floats they stand for."""
-    return {name: float(value) if isinstance(value, Decimal) else value for name, value in params.items() if value is not None}
+    return {
+        name: float(value) if isinstance(value, Decimal) else value
+        for name, value in params.items()
+        if value is not None
+    }

@@ -65,7 +65,9 @@ def session(
     try:
         from pyspark.sql import SparkSession
     except ImportError as error:
-        raise MissingDependency("pyspark is not installed; install it with: pip install 'sparkinfer[spark]'.") from error
+        raise MissingDependency(
+            "pyspark is not installed; install it with: pip install 'sparkinfer[spark]'."
+        ) from error
     given = {name: _text(value) for name, value in (config or {}).items()}
     running = running_session()
     if running is not None:
@@ -125,7 +127,11 @@ def require_java() -> int:
 
 def _adapted(running: SparkSession, given: Mapping[str, str]) -> SparkSession:
     for name, value in RUNTIME_SETTINGS.items():
-        if name not in given and name.startswith("spark.sql.execution.") and running.conf.get(name, None) in _SPARKS_OWN:
+        if (
+            name not in given
+            and name.startswith("spark.sql.execution.")
+            and running.conf.get(name, None) in _SPARKS_OWN
+        ):
             running.conf.set(name, value)
     for name, value in given.items():
         if running.conf.isModifiable(name):

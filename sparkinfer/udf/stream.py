@@ -51,9 +51,7 @@ class RowStream:
         skip_blank: rows of blanks need no engine either.
     """
 
-    def __init__(
-        self, *, reader: RowReader, connect: Callable[[], Client], window: Window, skip_blank: bool
-    ) -> None:
+    def __init__(self, *, reader: RowReader, connect: Callable[[], Client], window: Window, skip_blank: bool) -> None:
         self._reader = reader
         self._connect = connect
         self._window = window

@@ -45,9 +45,15 @@ def request(
     )
 
 
-def engine_of(num_blocks: int = 64, *, block_size: int = 4, clock: Clock | None = None, **options: object) -> PackedEngine:
+def engine_of(
+    num_blocks: int = 64, *, block_size: int = 4, clock: Clock | None = None, **options: object
+) -> PackedEngine:
     """A packed engine over a verifying fake runner; options are those of the runner, the others settings."""
-    of_runner = {k: options.pop(k) for k in ("vocabulary", "max_model_len", "memory_tokens", "poison_id", "nan_id") if k in options}
+    of_runner = {
+        k: options.pop(k)
+        for k in ("vocabulary", "max_model_len", "memory_tokens", "poison_id", "nan_id")
+        if k in options
+    }
     runner = FakeRunner(num_blocks, block_size=block_size, **of_runner)  # type: ignore[arg-type]
     settings = EngineSettings(block_size=block_size, **{"batch_timeout_ms": 0, **options})  # type: ignore[arg-type]
     return PackedEngine(runner, settings, clock=clock or Clock())

@@ -74,7 +74,11 @@ def engine_pids(folder: Path) -> list[int]:
             state = (path.parent / "stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        if b"sparkinfer.host.main" in command and any(c.startswith(os.fsencode(folder)) for c in command) and state != "Z":
+        if (
+            b"sparkinfer.host.main" in command
+            and any(c.startswith(os.fsencode(folder)) for c in command)
+            and state != "Z"
+        ):
             found.append(int(path.parent.name))
     return found
 

@@ -64,7 +64,9 @@ def leftovers() -> list[str]:
 
 def _look() -> list[str]:
     alive = engines()
-    found = [f"engine process {engine.pid} without its executor ({engine.folder})" for engine in alive if engine.is_orphan()]
+    found = [
+        f"engine process {engine.pid} without its executor ({engine.folder})" for engine in alive if engine.is_orphan()
+    ]
     folders = {engine.folder for engine in alive}
     for folder, socket in list(_seen.items()):
         if folder in folders:

@@ -53,7 +53,9 @@ def byte_fallback(folder: Path, *, chat_template: str | None = None) -> Path:
     return _save(tokenizer, folder, chat_template=chat_template, bos_token="<s>", eos_token="</s>", eos_token_id=2)
 
 
-def _save(tokenizer: Tokenizer, folder: Path, *, chat_template: str | None, eos_token_id: object, **special: str) -> Path:
+def _save(
+    tokenizer: Tokenizer, folder: Path, *, chat_template: str | None, eos_token_id: object, **special: str
+) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": chat_template, **special}

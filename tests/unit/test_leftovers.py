@@ -31,7 +31,9 @@ def test_an_engine_without_its_executor_its_socket_and_its_folder_are_seen(tmp_p
     sleeper = [sys.executable, "-c", "input()", "sparkinfer.host.main", str(folder)]
     process = subprocess.Popen(sleeper, stdin=subprocess.PIPE)
     try:
-        eventually(lambda: process.pid in [engine.pid for engine in engines()])  # a session of other tests may have its own
+        eventually(
+            lambda: process.pid in [engine.pid for engine in engines()]
+        )  # a session of other tests may have its own
         assert leftovers() == []  # an idle engine of a living executor
         shutil.rmtree(tmp_path / "blockmgr-1")
         assert f"engine process {process.pid}" in leftovers()[0]

@@ -12,7 +12,9 @@ ROWS = dict(re.findall(r"^\| `([A-Z_]+)` \| (.+) \|$", PAGE, flags=re.MULTILINE)
 def test_every_error_code_has_a_cause_and_a_fix() -> None:
     codes = {error.code for error in all_errors()}
     assert codes - set(ROWS) == set()
-    assert [code for code in codes - {"SPARKINFER_ERROR"} if not all(part.strip() for part in ROWS[code].split("|"))] == []
+    assert [
+        code for code in codes - {"SPARKINFER_ERROR"} if not all(part.strip() for part in ROWS[code].split("|"))
+    ] == []
 
 
 def test_no_code_is_explained_that_does_not_exist() -> None:

@@ -127,7 +127,24 @@ def _carry_on(scores, lo, hi, softcap, top, total, acc, r):  # type: ignore[no-u
 
 @njit(cache=True, fastmath=_FAST)
 def _attend_row(  # type: ignore[no-untyped-def]
-    query, token, row, position, tables, sequence, head, chunk, keys, values, scaling, window, softcap, scores, acc, r, top, total
+    query,
+    token,
+    row,
+    position,
+    tables,
+    sequence,
+    head,
+    chunk,
+    keys,
+    values,
+    scaling,
+    window,
+    softcap,
+    scores,
+    acc,
+    r,
+    top,
+    total,
 ):
     """Carry one row (a query of one head) over one chunk of its context; returns the running maximum and sum."""
     block_size = keys.shape[2]
@@ -137,7 +154,9 @@ def _attend_row(  # type: ignore[no-untyped-def]
         return top, total
     for b in range(begin // block_size, (end - 1) // block_size + 1):
         at = b * block_size
-        _dot_block(query, token, row, keys, tables[sequence, b], head, min(block_size, end - at), scores, at - chunk, scaling)
+        _dot_block(
+            query, token, row, keys, tables[sequence, b], head, min(block_size, end - at), scores, at - chunk, scaling
+        )
     top, total = _carry_on(scores, begin - chunk, end - chunk, softcap, top, total, acc, r)
     for b in range(begin // block_size, (end - 1) // block_size + 1):
         at = b * block_size

@@ -37,7 +37,9 @@ def test_rows_of_other_clients_outlive_a_poison_row(place: Place) -> None:
         client.submit([row(n, f"client {number} row {n}") for n in range(20)])
     clients[0].submit([row(20, "poison")])
     with ThreadPoolExecutor(3) as pool:
-        answers = list(pool.map(lambda item: drain(item[1], 21 if item[0] == 0 else 20, seconds=250), enumerate(clients)))
+        answers = list(
+            pool.map(lambda item: drain(item[1], 21 if item[0] == 0 else 20, seconds=250), enumerate(clients))
+        )
     assert answers[0][20].error_code == "POISON_ROW"
     assert sum(answer.ok for found in answers for answer in found.values()) == 60
     for client in clients:

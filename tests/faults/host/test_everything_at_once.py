@@ -43,7 +43,9 @@ run(spark, source=source, into=into, udf=llm_udf(model=model, prompt="Say {text}
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
-    ("master", "seed"), [("local[2,4]", 1), ("local[2,4]", 3), ("local-cluster[2,1,1024]", 5)], ids=["local-1", "local-3", "cluster-5"]
+    ("master", "seed"),
+    [("local[2,4]", 1), ("local[2,4]", 3), ("local-cluster[2,1,1024]", 5)],
+    ids=["local-1", "local-3", "cluster-5"],
 )
 def test_only_the_last_seconds_are_paid_again(spark: Any, tmp_path: Path, master: str, seed: int) -> None:
     source, into, log = str(tmp_path / "source"), str(tmp_path / "labels"), tmp_path / "engine.log"

@@ -79,7 +79,9 @@ def test_only_the_last_seconds_are_paid_again_after_everything_died(job: Any, sp
     result = job.run(source, buckets=1)
     after = Counter(event["prompt"] for event in requests(job.log))
     again = sum(after.values()) - ROWS
-    print(f"{len(before)} of {ROWS} rows were asked at the kill, {late} of them in the last {BOUND_S:.0f} s; {again} paid again")
+    print(
+        f"{len(before)} of {ROWS} rows were asked at the kill, {late} of them in the last {BOUND_S:.0f} s; {again} paid again"
+    )
     assert len(after) == ROWS
     assert again <= late + BATCH
     assert late < len(before), "the bound would prove nothing"
@@ -87,7 +89,9 @@ def test_only_the_last_seconds_are_paid_again_after_everything_died(job: Any, sp
     answers = {row.id: row for row in job.rows()}
     assert sorted(answers) == list(range(ROWS))
     assert all(row.answer.startswith("answer-") and row.model_name and row.inferred_at for row in answers.values())
-    undisturbed = {"answer-" + hashlib.sha256(prompt.encode()).hexdigest()[:8] for prompt in after}  # as the fake engine has it
+    undisturbed = {
+        "answer-" + hashlib.sha256(prompt.encode()).hexdigest()[:8] for prompt in after
+    }  # as the fake engine has it
     assert {row.answer for row in answers.values()} == undisturbed
 
 

@@ -60,7 +60,8 @@ def test_greedy_tokens_do_not_depend_on_how_the_engine_batches(oracle: Any, sett
 def test_strict_logits_are_the_same_bits_alone_and_in_company(oracle: Any) -> None:
     model, prompts, _ = oracle
     requests = [
-        EngineRequest(request_id=i, prompt_ids=p, sampling=SamplingParams(max_tokens=6, logprobs=1)) for i, p in enumerate(prompts)
+        EngineRequest(request_id=i, prompt_ids=p, sampling=SamplingParams(max_tokens=6, logprobs=1))
+        for i, p in enumerate(prompts)
     ]
     together = tiny.answers(tiny.engine(model, fallback=False, strict=True, prefix_cache=False), requests)
     for request, answer in zip(requests, together, strict=True):
@@ -107,7 +108,9 @@ def test_a_rotary_embedding_that_looks_at_the_whole_batch_is_not_packed_beyond_i
 
 @pytest.mark.parametrize("block_size", [1, 5, 16])
 @pytest.mark.parametrize(("heads", "kv_heads", "k_dim", "v_dim"), [(9, 3, 16, 16), (4, 4, 24, 8)])
-@pytest.mark.parametrize("extra", [{}, {"window": 7}, {"softcap": 3.0}, {"sinks": True}, {"window": 130, "softcap": 2.0}], ids=str)
+@pytest.mark.parametrize(
+    "extra", [{}, {"window": 7}, {"softcap": 3.0}, {"sinks": True}, {"window": 130, "softcap": 2.0}], ids=str
+)
 def test_the_cpu_kernel_agrees_with_the_reference(
     block_size: int, heads: int, kv_heads: int, k_dim: int, v_dim: int, extra: dict[str, Any]
 ) -> None:
@@ -117,12 +120,14 @@ def test_the_cpu_kernel_agrees_with_the_reference(
     num_blocks = sum(len(item.sequence.block_ids) for item in items)
     shape = LayerShape(kv_heads=kv_heads, k_dim=k_dim, v_dim=v_dim)
     pools = [
-        KvPool([shape], num_blocks=num_blocks, block_size=block_size, dtype=torch.float32, device=torch.device("cpu")) for _ in "ab"
+        KvPool([shape], num_blocks=num_blocks, block_size=block_size, dtype=torch.float32, device=torch.device("cpu"))
+        for _ in "ab"
     ]
     for mine, other in ((pools[0].keys[0], pools[1].keys[0]), (pools[0].values[0], pools[1].values[0])):
         other.copy_(mine.normal_(generator=generator))
     query, key, value = (
-        torch.randn((batch.num_tokens, n, d), generator=generator) for n, d in ((heads, k_dim), (kv_heads, k_dim), (kv_heads, v_dim))
+        torch.randn((batch.num_tokens, n, d), generator=generator)
+        for n, d in ((heads, k_dim), (kv_heads, k_dim), (kv_heads, v_dim))
     )
     sinks = torch.randn(heads, generator=generator) if "sinks" in extra else None
     call = AttentionCall(scaling=k_dim**-0.5, sinks=sinks, window=extra.get("window"), softcap=extra.get("softcap"))

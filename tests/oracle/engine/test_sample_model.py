@@ -19,7 +19,9 @@ from sparkinfer.types import FinishReason, SamplingParams
 from tests.oracle.engine import tiny
 
 REVIEWS = Path(__file__).parents[3] / "examples" / "data" / "reviews.parquet"
-INSTRUCTION = "A customer wrote about something bought:\n{}\nIs the customer's verdict great or something other than great?"
+INSTRUCTION = (
+    "A customer wrote about something bought:\n{}\nIs the customer's verdict great or something other than great?"
+)
 ROWS = 100
 GENERATED_ROWS = 4
 NEW_TOKENS = 8

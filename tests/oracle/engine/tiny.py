@@ -56,7 +56,13 @@ PACKED: dict[str, dict[str, object]] = {
 STATIC: dict[str, dict[str, object]] = {
     "lfm2": _BASE | {"layer_types": ["conv", "full_attention", "conv"], "block_ff_dim": 96},
     "bloom": {"vocab_size": VOCAB, "hidden_size": 64, "n_layer": 2, "n_head": 4, "initializer_range": 0.25},
-    "mamba": {"vocab_size": VOCAB, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8, "initializer_range": 0.25},
+    "mamba": {
+        "vocab_size": VOCAB,
+        "hidden_size": 64,
+        "num_hidden_layers": 2,
+        "state_size": 8,
+        "initializer_range": 0.25,
+    },
 }
 
 
@@ -90,7 +96,9 @@ def generated(made: PreTrainedModel, prompt: list[int], max_tokens: int) -> list
 def spec(*, fallback: bool = True, **settings: object) -> EngineSpec:
     """A spec for a model that is already there."""
     ref = ModelRef(uri="tiny", name="tiny", version="0", fingerprint="0", kind="folder", location="")
-    return EngineSpec(model=ref, fallback=fallback, settings=EngineSettings(**{"threads": 1, "batch_timeout_ms": 0, **settings}))
+    return EngineSpec(
+        model=ref, fallback=fallback, settings=EngineSettings(**{"threads": 1, "batch_timeout_ms": 0, **settings})
+    )
 
 
 def engine(made: PreTrainedModel, *, fallback: bool = True, **settings: object) -> Engine:
@@ -129,7 +137,9 @@ def greedy(running: Engine, given: Sequence[list[int]], max_tokens: int) -> list
     return [answer.token_ids for answer in answers(running, requests)]
 
 
-def flips(made: PreTrainedModel, given: Sequence[list[int]], want: Sequence[list[int]], got: Sequence[list[int]]) -> int:
+def flips(
+    made: PreTrainedModel, given: Sequence[list[int]], want: Sequence[list[int]], got: Sequence[list[int]]
+) -> int:
     """Rows that differ from the oracle, each proved to be a tie by rounding.
 
     Raises:
@@ -144,6 +154,8 @@ def flips(made: PreTrainedModel, given: Sequence[list[int]], want: Sequence[list
         with torch.inference_mode():
             logits = made(input_ids=torch.tensor([prompt + expected[:at]]), use_cache=False).logits[0, -1]
         best = logits.topk(2).values
-        assert best[0] - best[1] < CLOSE, f"token {at}: {found[at]} instead of {expected[at]}, {best[0] - best[1]:.2e} apart"
+        assert best[0] - best[1] < CLOSE, (
+            f"token {at}: {found[at]} instead of {expected[at]}, {best[0] - best[1]:.2e} apart"
+        )
         count += 1
     return count

@@ -45,7 +45,10 @@ def test_shards_give_the_same_model(folder: Path, tmp_path: Path) -> None:
         assert torch.equal(load(sharded)(IDS).logits, load(folder)(IDS).logits)
 
 
-@pytest.mark.parametrize(("asked", "got"), [("auto", torch.float32), ("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)])
+@pytest.mark.parametrize(
+    ("asked", "got"),
+    [("auto", torch.float32), ("fp32", torch.float32), ("bf16", torch.bfloat16), ("fp16", torch.float16)],
+)
 def test_the_dtype_class_is_what_was_asked_for(folder: Path, asked: str, got: torch.dtype) -> None:
     assert {parameter.dtype for parameter in load(folder, dtype=asked).parameters()} == {got}
 

@@ -31,7 +31,9 @@ def test_the_tokenizer_splits_digits_as_the_model_was_trained(tokenizer) -> None
 
 
 def test_the_chat_template_ends_turns_with_the_stop_token(folder: Path, tokenizer) -> None:
-    text = tokenizer.apply_chat_template([{"role": "user", "content": "hi"}], tokenize=False, add_generation_prompt=True)
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "hi"}], tokenize=False, add_generation_prompt=True
+    )
     assert text.endswith("<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n")
     generation = json.loads((folder / "generation_config.json").read_text())
     assert tokenizer.convert_ids_to_tokens(generation["eos_token_id"]) == "<|im_end|>"

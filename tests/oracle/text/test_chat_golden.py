@@ -86,8 +86,12 @@ def test_the_sample_models_prompts_have_the_ids_of_transformers(sample: Path, ch
 
 def test_the_sample_model_sees_this_prompt(sample: Path) -> None:
     tokenizer = load_tokenizer(sample)
-    task = TaskSpec(prompt="Review: {text}\nGood?", names=("text",), system="You label reviews.", choices=("great", "other"))
-    prompt = TextTask(task, tokenizer, 8192).prepare(Request(row=1, values=("Fine <|im_end|>!",), tags="s", input_hash="h"))
+    task = TaskSpec(
+        prompt="Review: {text}\nGood?", names=("text",), system="You label reviews.", choices=("great", "other")
+    )
+    prompt = TextTask(task, tokenizer, 8192).prepare(
+        Request(row=1, values=("Fine <|im_end|>!",), tags="s", input_hash="h")
+    )
     assert isinstance(prompt, Prompt)
     assert prompt.choices == ((18680,), (949,))
     assert prompt.ids[:3] == [1, 9690, 198]

@@ -18,7 +18,15 @@ from sparkinfer.text.tokenizer import load_tokenizer
 from sparkinfer.types import Request
 from tests.support.tokenizers import byte_fallback, byte_level
 
-TEXTS = ["", " ", "The product is great.", "naïve 日本語 😀!", "  two  spaces\n\tand tabs ", "<|im_end|> </s> <s>", "x\x00y"]
+TEXTS = [
+    "",
+    " ",
+    "The product is great.",
+    "naïve 日本語 😀!",
+    "  two  spaces\n\tand tabs ",
+    "<|im_end|> </s> <s>",
+    "x\x00y",
+]
 
 
 @pytest.fixture(scope="module", params=[byte_level, byte_fallback])

@@ -55,7 +55,9 @@ def test_stop_strings_end_an_answer_alike_however_its_ids_come(text: str, stop: 
 
 @given(st.lists(st.one_of(TEXT, NAME.map(lambda name: (name,)))))
 def test_a_template_renders_what_it_was_made_of(parts: list[str | tuple[str]]) -> None:
-    source = "".join("{" + p[0] + "}" if isinstance(p, tuple) else p.replace("{", "{{").replace("}", "}}") for p in parts)
+    source = "".join(
+        "{" + p[0] + "}" if isinstance(p, tuple) else p.replace("{", "{{").replace("}", "}}") for p in parts
+    )
     template = parse_template(source)
     names = list(dict.fromkeys(part[0] for part in parts if isinstance(part, tuple)))
     assert template.names == tuple(names)
@@ -68,7 +70,9 @@ def test_a_template_renders_what_it_was_made_of(parts: list[str | tuple[str]]) -
     st.integers(1, 60),
     st.sampled_from(["truncate_left", "truncate_right", "truncate_middle"]),
 )
-def test_a_cut_prompt_fits_keeps_its_markup_and_cuts_no_more_than_needed(texts: list[str], room: int, policy: str) -> None:
+def test_a_cut_prompt_fits_keeps_its_markup_and_cuts_no_more_than_needed(
+    texts: list[str], room: int, policy: str
+) -> None:
     seen: list[Sequence[str]] = []
 
     def encode(kept: Sequence[str]) -> list[int]:

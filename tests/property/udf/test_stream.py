@@ -45,7 +45,12 @@ def _draws(numbers):
 
 
 @settings(max_examples=60, deadline=None)
-@given(batches=BATCHES, numbers=st.lists(st.integers(0, 1000), min_size=1, max_size=20), reads_all=st.booleans(), skip_blank=st.booleans())
+@given(
+    batches=BATCHES,
+    numbers=st.lists(st.integers(0, 1000), min_size=1, max_size=20),
+    reads_all=st.booleans(),
+    skip_blank=st.booleans(),
+)
 def test_rows_out_are_rows_in(batches, numbers, reads_all, skip_blank):
     rows = [text for batch in batches for text in batch][: 48 if not reads_all else None]
     if not reads_all:  # a longer partition would wait for its reader, which is a matter of time

@@ -36,7 +36,12 @@ spark.stop()
 def test_all_three_forms_work_over_connect(model, tmp_path):
     environment = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, model.uri], capture_output=True, text=True, timeout=800, cwd=tmp_path, env=environment
+        [sys.executable, "-c", SCRIPT, model.uri],
+        capture_output=True,
+        text=True,
+        timeout=800,
+        cwd=tmp_path,
+        env=environment,
     )
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, done.stderr[-4000:]

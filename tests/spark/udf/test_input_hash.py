@@ -27,8 +27,35 @@ SCHEMA = """
                   min_p: decimal(4,3), note: string>,
     by_name map<string, double>
 """
-NAMES = ["text", "byte", "short", "number", "big", "flag", "day", "price", "tiny", "whole", "nothing", "messages", "named"]
-FLOATS = [0.0, -0.0, 1.0, 0.1, -2.5, 1e-320, 5e-324, 1.7976931348623157e308, 2.2250738585072014e-308, 1 / 3, float("inf"), float("nan")]
+NAMES = [
+    "text",
+    "byte",
+    "short",
+    "number",
+    "big",
+    "flag",
+    "day",
+    "price",
+    "tiny",
+    "whole",
+    "nothing",
+    "messages",
+    "named",
+]
+FLOATS = [
+    0.0,
+    -0.0,
+    1.0,
+    0.1,
+    -2.5,
+    1e-320,
+    5e-324,
+    1.7976931348623157e308,
+    2.2250738585072014e-308,
+    1 / 3,
+    float("inf"),
+    float("nan"),
+]
 
 
 def _row(rng: random.Random) -> tuple:
@@ -39,7 +66,10 @@ def _row(rng: random.Random) -> tuple:
         return rng.choice(TEXTS)
 
     def messages(*extra: str) -> object:
-        return [maybe({"role": text(), "content": text(), **{name: text() for name in extra}}) for _ in range(rng.randrange(4))]
+        return [
+            maybe({"role": text(), "content": text(), **{name: text() for name in extra}})
+            for _ in range(rng.randrange(4))
+        ]
 
     return (
         text(),
@@ -48,9 +78,13 @@ def _row(rng: random.Random) -> tuple:
         maybe(rng.choice([0, -1, 2**31 - 1, -(2**31), rng.randrange(10**6)])),
         maybe(rng.choice([2**53 + 1, -(2**63), 2**63 - 1])),
         maybe(rng.random() < 0.5),
-        maybe(rng.choice([date(1, 1, 1), date(1582, 10, 15), date(1969, 12, 31), date(2024, 2, 29), date(9999, 12, 31)])),
+        maybe(
+            rng.choice([date(1, 1, 1), date(1582, 10, 15), date(1969, 12, 31), date(2024, 2, 29), date(9999, 12, 31)])
+        ),
         maybe(Decimal(rng.choice(["0.00", "-0.01", "99999999.99", "1.50"]))),
-        maybe(Decimal(rng.choice(["0.000000000000", "0.000000000001", "-0.000000012300", "-1.5", "123456.000000000001"]))),
+        maybe(
+            Decimal(rng.choice(["0.000000000000", "0.000000000001", "-0.000000012300", "-1.5", "123456.000000000001"]))
+        ),
         maybe(Decimal(rng.choice(["0", "-1", "9" * 38]))),
         None,
         maybe(messages()),
@@ -91,8 +125,16 @@ def test_sql_and_python_give_the_same_input_hash(rows, params):
 
 
 def test_a_float_that_is_almost_another_has_another_hash(spark):
-    frame = spark.createDataFrame([("a", {"temperature": 0.1}), ("a", {"temperature": 0.1 + 1e-17 * 5})], "text string, p struct<temperature: double>")
-    hashes = [r.h for r in frame.select(input_hash_column(frame.schema, names=["text"], columns={}, params="p").alias("h")).collect()]
+    frame = spark.createDataFrame(
+        [("a", {"temperature": 0.1}), ("a", {"temperature": 0.1 + 1e-17 * 5})],
+        "text string, p struct<temperature: double>",
+    )
+    hashes = [
+        r.h
+        for r in frame.select(
+            input_hash_column(frame.schema, names=["text"], columns={}, params="p").alias("h")
+        ).collect()
+    ]
     assert len(set(hashes)) == len({0.1, 0.1 + 1e-17 * 5})
 
 
@@ -110,8 +152,12 @@ def test_small_decimals_have_no_exponent_in_either_mode(spark, ansi):
 
 
 def test_text_that_is_no_utf8_is_hashed_by_its_bytes(spark):
-    frame = spark.sql("SELECT stack(3, X'6f6bff', X'eda0bd', X'f09f98') AS b").select(F.expr("cast(b AS string)").alias("text"))
-    in_sql = [row.h for row in frame.select(input_hash_column(frame.schema, names=["text"], columns={}).alias("h")).collect()]
+    frame = spark.sql("SELECT stack(3, X'6f6bff', X'eda0bd', X'f09f98') AS b").select(
+        F.expr("cast(b AS string)").alias("text")
+    )
+    in_sql = [
+        row.h for row in frame.select(input_hash_column(frame.schema, names=["text"], columns={}).alias("h")).collect()
+    ]
     column = pa.array([b"ok\xff", b"\xed\xa0\xbd", b"\xf0\x9f\x98"], pa.binary()).view(pa.string())
     requests = RowReader(TaskSpec(prompt=None, names=("text",))).read([column], 0)
     assert in_sql == [request.input_hash for request in requests]
@@ -155,7 +201,9 @@ def test_columns_are_found_by_their_exact_name_dots_and_all(spark):
     assert len(frame.select(expression).first()[0]) == 64
 
 
-@pytest.mark.parametrize("kind", ["double", "float", "timestamp", "binary", "array<string>", "struct<a: int>", "map<string, string>"])
+@pytest.mark.parametrize(
+    "kind", ["double", "float", "timestamp", "binary", "array<string>", "struct<a: int>", "map<string, string>"]
+)
 def test_types_without_an_exact_text_are_refused_on_the_driver(spark, kind):
     schema = spark.sql(f"SELECT CAST(null AS {kind}) AS c").schema
     with pytest.raises(WrongColumnType, match="cast it to string"):

@@ -199,5 +199,7 @@ def _heavy_modules(batches):
     assert sparkinfer.host.connect
     for _ in batches:
         pass
-    heavy = sorted({name.partition(".")[0] for name in sys.modules} & {"torch", "transformers", "mlflow", "numba", "jinja2"})
+    heavy = sorted(
+        {name.partition(".")[0] for name in sys.modules} & {"torch", "transformers", "mlflow", "numba", "jinja2"}
+    )
     yield pa.RecordBatch.from_pydict({"modules": [",".join(heavy)]})

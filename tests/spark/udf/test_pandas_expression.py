@@ -25,13 +25,18 @@ ROWS = [
 def _pandas_udf(label):
     resolved = label.resolve()
     task = WorkerTask(
-        engine_json=resolved.engine.to_json(), task_json=resolved.task.to_json(), is_struct=resolved.is_struct, has_logprobs=False
+        engine_json=resolved.engine.to_json(),
+        task_json=resolved.task.to_json(),
+        is_struct=resolved.is_struct,
+        has_logprobs=False,
     )
     return F.pandas_udf(pandas_function(task), resolved.return_type())
 
 
 @pytest.mark.parametrize("fail_on_error", [False, None])
-@pytest.mark.parametrize("columns", [["text"], ["text", "flag", "day", "price", "n"], ["messages"]], ids=["one", "many", "messages"])
+@pytest.mark.parametrize(
+    "columns", [["text"], ["text", "flag", "day", "price", "n"], ["messages"]], ids=["one", "many", "messages"]
+)
 def test_pandas_and_arrow_give_the_same_rows(spark, model, columns, fail_on_error):
     frame = spark.createDataFrame(ROWS[: 2 if columns == ["messages"] else 3], SCHEMA).coalesce(1)
     prompt = None if len(columns) == 1 else " ".join(f"{{{name}}}" for name in columns)

@@ -34,7 +34,9 @@ spark.stop()
 @pytest.mark.timeout(600)
 def test_a_new_session_is_local_writes_delta_and_answers(tmp_path):
     environment = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
-    done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=500, cwd=tmp_path, env=environment)
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=500, cwd=tmp_path, env=environment
+    )
     lines = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
     assert lines, done.stderr[-4000:]
     found = json.loads(lines[0].removeprefix("RESULT "))

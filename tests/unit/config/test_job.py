@@ -61,7 +61,10 @@ SHORT = "source: a\ninto: b\n"
         (SHORT + "udf:\n  max_tokns: 5\n", r"line 4: unknown key udf\.max_tokns; did you mean max_tokens"),
         (SHORT + "udf:\n  max_tokens: '5'\n", r"line 4: udf\.max_tokens must be a valid integer, not '5'"),
         (SHORT + "udf:\n  max_tokens: 0\n", r"line 4: max_tokens must be at least 1"),
-        (SHORT + "udf:\n  choices: [yes, no]\n", r"line 4: udf\.choices\.0 must be a valid string, not True \(put it in quotes\)"),
+        (
+            SHORT + "udf:\n  choices: [yes, no]\n",
+            r"line 4: udf\.choices\.0 must be a valid string, not True \(put it in quotes\)",
+        ),
         (SHORT + "udf: sample\n", r"line 3: udf must be"),
         (SHORT + "mode: newest\n", r"line 3: mode must be 'latest' or 'append'"),
         (SHORT + "key: [1]\n", r"line 3: key\.0 .*put it in quotes"),

@@ -45,7 +45,9 @@ def test_yaml_is_found_in_the_current_folder_or_by_the_environment(tmp_path, mon
 
 
 def test_spark_confs_texts_become_the_settings_types() -> None:
-    spark = conf(model="123", engine__kv_memory="4g", engine__memo="false", engine__kv_fraction="0.25", engine__threads="2")
+    spark = conf(
+        model="123", engine__kv_memory="4g", engine__memo="false", engine__kv_fraction="0.25", engine__threads="2"
+    )
     settings = load_settings({}, {**spark, "spark.other": "x"}, None)
     assert settings.model == "123"
     engine = settings.engine

@@ -29,7 +29,9 @@ def test_higher_priority_comes_first() -> None:
 
 
 def test_among_equal_priorities_the_earliest_deadline_comes_first_and_none_comes_last() -> None:
-    queue = queue_of(request(0), request(1, deadline=9.0), request(2, deadline=3.0), request(3, deadline=1.0, priority=-1))
+    queue = queue_of(
+        request(0), request(1, deadline=9.0), request(2, deadline=3.0), request(3, deadline=1.0, priority=-1)
+    )
     assert admit_all(queue) == [2, 1, 0, 3]
 
 

@@ -17,7 +17,9 @@ from sparkinfer.errors import EngineStartFailed
 from sparkinfer.types import FinishReason, SamplingParams
 
 
-def ask(request_id: int, prompt: str = "hello", *, sampling: SamplingParams | None = None, **fields: object) -> EngineRequest:
+def ask(
+    request_id: int, prompt: str = "hello", *, sampling: SamplingParams | None = None, **fields: object
+) -> EngineRequest:
     return EngineRequest(
         request_id=request_id,
         prompt_ids=[byte + FIRST_BYTE_ID for byte in prompt.encode()],
@@ -176,7 +178,9 @@ from sparkinfer.engine.fake import FakeEngine
 from tests.unit.engine.test_fake import answer, ask
 print(answer(FakeEngine({location!r}), ask(0, "a BAD one")).error)
 """
-    run = [subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False) for _ in range(2)]
+    run = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False) for _ in range(2)
+    ]
     assert [done.returncode for done in run] == [-signal.SIGKILL, 0]
     assert run[1].stdout == "None\n"
 

@@ -34,7 +34,9 @@ def test_uniform_numbers_lie_strictly_between_zero_and_one_and_are_spread_evenly
     assert numbers.max() < 1.0
     counts, _ = np.histogram(numbers, bins=20, range=(0.0, 1.0))
     expected = numbers.size / 20
-    assert ((counts - expected) ** 2 / expected).sum() < 60  # chi-square, 19 degrees of freedom: 60 is beyond 1 in 10**5
+    assert (
+        (counts - expected) ** 2 / expected
+    ).sum() < 60  # chi-square, 19 degrees of freedom: 60 is beyond 1 in 10**5
 
 
 def test_gumbel_noise_is_finite_and_has_the_mean_of_its_distribution() -> None:

@@ -26,7 +26,12 @@ def sequence(
     **sampling: Any,
 ) -> Sequence:
     request = EngineRequest(
-        request_id=0, prompt_ids=prompt, sampling=SamplingParams(**sampling), noise_key=key, choices=choices, stop_ids=stop_ids
+        request_id=0,
+        prompt_ids=prompt,
+        sampling=SamplingParams(**sampling),
+        noise_key=key,
+        choices=choices,
+        stop_ids=stop_ids,
     )
     made = Sequence.from_request(request)
     made.token_ids += generated

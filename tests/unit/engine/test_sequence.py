@@ -41,5 +41,11 @@ def test_one_that_waited_longest_outranks_every_priority() -> None:
 
 def test_a_plan_counts_its_tokens_and_decodes() -> None:
     sequence = Sequence.from_request(request(0, range(10)))
-    plan = StepPlan([PlannedSequence(sequence, 9, 1, True), PlannedSequence(sequence, 0, 4, False), PlannedSequence(sequence, 4, 1, False)])
+    plan = StepPlan(
+        [
+            PlannedSequence(sequence, 9, 1, True),
+            PlannedSequence(sequence, 0, 4, False),
+            PlannedSequence(sequence, 4, 1, False),
+        ]
+    )
     assert (plan.num_tokens, plan.num_decodes) == (6, 1)

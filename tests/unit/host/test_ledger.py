@@ -28,7 +28,9 @@ def test_two_models_that_load_at_once_do_not_count_the_same_room(tmp_path: Path)
         assert mark is not None
         first = Reservation(model="big", pid=mark.pid, started=mark.started, num_bytes=3 * GIB)
         ledger.reserve(first, free_bytes=4 * GIB)
-        with pytest.raises(InsufficientMemory, match=r"small needs 2048 MiB and 1024 MiB is free beside big \(3072 MiB\)"):
+        with pytest.raises(
+            InsufficientMemory, match=r"small needs 2048 MiB and 1024 MiB is free beside big \(3072 MiB\)"
+        ):
             ledger.reserve(reservation("small", gib=2), free_bytes=4 * GIB)
         ledger.settle(Reservation(model="big", pid=mark.pid, started=mark.started, num_bytes=2 * GIB, is_loaded=True))
         ledger.reserve(reservation("small", gib=2), free_bytes=2 * GIB)  # what is loaded is not free any more anyhow

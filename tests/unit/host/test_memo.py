@@ -46,7 +46,9 @@ def test_without_a_file_the_oldest_answers_are_forgotten() -> None:
     assert memo.get(key(99)) == answer(99)
 
 
-def test_a_file_that_fails_later_costs_a_warning_and_not_the_job(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_that_fails_later_costs_a_warning_and_not_the_job(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     memo = Memo(tmp_path / "memo.sqlite", memory_bytes=10_000)
     memo.put([(key(1), answer(1))])
     with sqlite3.connect(tmp_path / "memo.sqlite") as other:

@@ -27,7 +27,9 @@ def work(number: int) -> Work:
 def test_only_what_may_pass_is_tried_again_and_only_so_often() -> None:
     backoff = Backoff(3, 1.0)
     assert [backoff.allows("OUT_OF_MEMORY", retries) for retries in range(5)] == [True, True, True, False, False]
-    assert not any(backoff.allows(code, 0) for code in ("PROMPT_TOO_LONG", "POISON_ROW", "INVALID_PARAMS", "no such code"))
+    assert not any(
+        backoff.allows(code, 0) for code in ("PROMPT_TOO_LONG", "POISON_ROW", "INVALID_PARAMS", "no such code")
+    )
     assert not Backoff(0, 1.0).allows("INFERENCE_FAILED", 0)
 
 
@@ -124,7 +126,9 @@ def test_a_device_without_memory_halves_the_steps_and_they_grow_again() -> None:
 
 
 def test_a_row_that_has_no_memory_even_alone_is_tried_again_and_then_fails_by_its_code() -> None:
-    engine = PackedEngine(FakeRunner(64, block_size=4, memory_tokens=0), EngineSettings(block_size=4, batch_timeout_ms=0))
+    engine = PackedEngine(
+        FakeRunner(64, block_size=4, memory_tokens=0), EngineSettings(block_size=4, batch_timeout_ms=0)
+    )
     with service_of(engine) as service:
         answer = ask(service, [row(1)])[1]
     assert (answer.error_code, answer.attempts) == ("OUT_OF_MEMORY", 4)

@@ -74,7 +74,9 @@ def test_a_changed_model_sends_the_idle_one_away_and_its_memory_comes_back(
     engine.close()
 
 
-def test_an_engine_with_clients_stays_and_the_other_model_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_with_clients_stays_and_the_other_model_is_refused(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     used = connect(fake_spec(load_mb=BALLAST_MB))
     monkeypatch.setattr(room, "available", lambda: BUDGET - sum(pss(pid) for pid in engine_pids(place.folder)))
     with pytest.raises(InsufficientMemory, match="beside fake"):
@@ -86,7 +88,9 @@ def test_an_engine_with_clients_stays_and_the_other_model_is_refused(place: Plac
 
 
 @pytest.mark.parametrize(("megabytes", "outcomes"), [(60, ["loaded", "loaded"]), (130, ["loaded", "refused"])])
-def test_two_models_that_load_at_once_both_fit_or_one_is_refused(megabytes: int, outcomes: list[str], tmp_path: Path) -> None:
+def test_two_models_that_load_at_once_both_fit_or_one_is_refused(
+    megabytes: int, outcomes: list[str], tmp_path: Path
+) -> None:
     command = [sys.executable, "-c", LOADING, str(tmp_path), str(200 * MIB), str(megabytes)]
     loads = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     try:
@@ -97,7 +101,9 @@ def test_two_models_that_load_at_once_both_fit_or_one_is_refused(megabytes: int,
             assert load.stdin is not None
             load.stdin.write("\n")
             load.stdin.flush()
-        said = [load.stdout.readline() for load in loads if load.stdout is not None]  # neither waits for the other's end
+        said = [
+            load.stdout.readline() for load in loads if load.stdout is not None
+        ]  # neither waits for the other's end
     finally:
         for load in loads:
             load.communicate()

@@ -30,7 +30,9 @@ class Trap:
 
 
 def test_no_text_of_a_row_stands_in_the_engines_log(place: Place, log: Path) -> None:
-    spec = fake_spec(log=log, fail="broken", garbage="strange", crash_once="deadly", answer=f"answer {SECRET}", context=400)
+    spec = fake_spec(
+        log=log, fail="broken", garbage="strange", crash_once="deadly", answer=f"answer {SECRET}", context=400
+    )
     client = connect(spec)
     texts = [SECRET, f"broken {SECRET}", f"strange {SECRET}", f"deadly {SECRET}", SECRET * 100]
     client.submit([row(number, text) for number, text in enumerate(texts)])
@@ -63,7 +65,13 @@ def test_a_pickle_on_the_socket_is_never_opened(place: Place, tmp_path: Path, au
     trap = tmp_path / "opened"
     channel = Channel.connect(engine.socket)
     if authentic:
-        hello = {"protocol": frames.PROTOCOL, "token": engine.token, "purpose": "task", "task": TASK.to_json(), "settings": {}}
+        hello = {
+            "protocol": frames.PROTOCOL,
+            "token": engine.token,
+            "purpose": "task",
+            "task": TASK.to_json(),
+            "settings": {},
+        }
         channel.send(frames.encode_control(hello))
         assert channel.receive(10) is not None
     channel.send(pickle.dumps(Trap(trap)))

@@ -46,7 +46,9 @@ def written(folder: Path) -> list[Completion]:
 def test_what_was_written_is_read_back_but_for_the_row_number(tmp_path: Path) -> None:
     segments = segments_of("one")
     segments.enter(str(tmp_path))
-    failed = replace(ANSWER, input_hash="cd", result=None, error_code="POISON_ROW", error_message="It died.", logprobs=None)
+    failed = replace(
+        ANSWER, input_hash="cd", result=None, error_code="POISON_ROW", error_message="It died.", logprobs=None
+    )
     segments.add(str(tmp_path), CONFIG, [ANSWER, failed])
     segments.flush()
     assert written(tmp_path) == [replace(ANSWER, row=0), replace(failed, row=0)]
@@ -88,7 +90,10 @@ def test_a_torn_end_costs_its_own_row_only(tmp_path: Path, cut: int) -> None:
     segments.add(str(tmp_path), CONFIG, [ANSWER, replace(ANSWER, input_hash="cd")])
     segments.flush()
     (path,) = tmp_path.iterdir()
-    assert [c.input_hash for c in read_segment(path.read_bytes()[:-cut], CONFIG)] in (["ab"], ["ab", "cd"][: 1 + (cut == 1)])
+    assert [c.input_hash for c in read_segment(path.read_bytes()[:-cut], CONFIG)] in (
+        ["ab"],
+        ["ab", "cd"][: 1 + (cut == 1)],
+    )
 
 
 def test_a_folder_that_cannot_be_written_costs_a_warning_and_is_tried_again(
@@ -109,7 +114,9 @@ def test_a_folder_that_cannot_be_written_costs_a_warning_and_is_tried_again(
     assert [c.input_hash for c in written(tmp_path)] == ["0", "1", "2"]
 
 
-def test_a_job_that_is_done_gets_nothing_back_and_nobody_complains(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_job_that_is_done_gets_nothing_back_and_nobody_complains(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     folder = tmp_path / "segments"
     folder.mkdir()
     segments = segments_of("one")
@@ -138,7 +145,9 @@ def test_after_its_last_client_a_folder_is_forgotten_once_it_is_written(tmp_path
 
 @pytest.mark.parametrize("kind", ["local", "remote"])
 def test_a_folder_holds_whole_files(kind: str, tmp_path: Path) -> None:
-    folder: SegmentFolder = open_folder(str(tmp_path)) if kind == "local" else RemoteFolder(LocalFileSystem(), str(tmp_path))
+    folder: SegmentFolder = (
+        open_folder(str(tmp_path)) if kind == "local" else RemoteFolder(LocalFileSystem(), str(tmp_path))
+    )
     assert folder.exists()
     folder.write("a.json", b"one")
     folder.write("a.json", b"two!")

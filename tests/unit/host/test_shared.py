@@ -67,7 +67,10 @@ def test_without_a_seed_equal_inputs_are_drawn_anew(place: Place, log: Path) -> 
 
 def test_with_a_seed_the_noise_is_the_inputs_own(place: Place, log: Path) -> None:
     for seed in (1, 2):
-        client = connect(fake_spec(log=log), replace(TASK, sampling=SamplingParams(temperature=1.0, seed=seed), config_hash=str(seed)))
+        client = connect(
+            fake_spec(log=log),
+            replace(TASK, sampling=SamplingParams(temperature=1.0, seed=seed), config_hash=str(seed)),
+        )
         client.submit([row(1, "a"), row(2, "b")])
         drain(client, 2)
         client.close()

@@ -59,11 +59,18 @@ def test_killed_loads_do_not_use_up_the_deaths_that_a_poison_row_costs(place: Pl
     client = connect(fake_spec(log=log, crash_loads=2, crash="poison"))
     client.submit([row(0, "poison"), *(row(n) for n in range(1, 4))])
     answers = drain(client, 4)
-    assert {number: answer.error_code for number, answer in answers.items()} == {0: "POISON_ROW", 1: None, 2: None, 3: None}
+    assert {number: answer.error_code for number, answer in answers.items()} == {
+        0: "POISON_ROW",
+        1: None,
+        2: None,
+        3: None,
+    }
     client.close()
 
 
-def test_a_process_that_ends_before_it_can_say_anything_is_given_up(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_ends_before_it_can_say_anything_is_given_up(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")  # as a Python whose libraries are broken
     with pytest.raises(EngineStartFailed, match="ended 3 times"):
         connect(fake_spec())

@@ -52,7 +52,9 @@ def test_the_engine_ends_with_the_jvm_though_the_jvm_was_killed(place: Place, tm
     java = tmp_path / "java"
     shutil.copy("/bin/sh", java)  # a process is called by its file's name
     script = f"{sys.executable} -c '{WORKER}'; exit 0"
-    jvm = subprocess.Popen([java, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    jvm = subprocess.Popen(
+        [java, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
     assert jvm.stdout is not None
     assert jvm.stdout.readline().strip() == "answered"
     assert len(engine_pids(place.folder)) == 1

@@ -25,7 +25,9 @@ def test_equal_folders_have_equal_fingerprints_wherever_they_lie(tmp_path) -> No
     assert digest(write_model(tmp_path / "a")) == digest(write_model(tmp_path / "b" / "c"))
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "generation_config.json", "chat_template.jinja", "tokenizer.model"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "generation_config.json", "chat_template.jinja", "tokenizer.model"]
+)
 def test_each_file_that_can_change_an_answer_changes_it(tmp_path, name: str) -> None:
     folder = write_model(tmp_path / "m")
     before = digest(folder)

@@ -76,7 +76,9 @@ def test_a_hub_that_stays_busy_is_a_failed_download(server: HubServer, monkeypat
         resolve("org/tiny")
 
 
-def test_a_damaged_file_is_refused_and_nothing_is_left(server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_is_refused_and_nothing_is_left(
+    server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ref = resolve("org/tiny")
     info = server._info()
     monkeypatch.setattr(server, "_info", lambda: info)

@@ -21,6 +21,7 @@ from sparkinfer.model.lock import host_lock
 @pytest.fixture(params=["flock", "no flock"])
 def kind(request, monkeypatch) -> str:
     if request.param == "no flock":
+
         def refuse(*_: object) -> None:
             raise OSError(errno.ENOLCK, "no locks here")
 
@@ -49,7 +50,11 @@ def test_threads_hold_it_one_after_the_other(tmp_path, kind) -> None:
 
 
 def test_a_holder_that_lives_is_waited_for_no_longer_than_asked(tmp_path, kind) -> None:
-    with host_lock(tmp_path / "x.lock"), pytest.raises(DownloadFailed, match="has held"), host_lock(tmp_path / "x.lock", timeout=0.2):
+    with (
+        host_lock(tmp_path / "x.lock"),
+        pytest.raises(DownloadFailed, match="has held"),
+        host_lock(tmp_path / "x.lock", timeout=0.2),
+    ):
         pass
 
 

@@ -62,14 +62,22 @@ def cgroup(tmp_path, monkeypatch, files: dict[str, str]) -> None:
 
 
 def test_a_containers_limit_of_version_2_counts_without_page_cache(tmp_path, monkeypatch) -> None:
-    files = {"memory.max": "104857600\n", "memory.current": "83886080\n", "memory.stat": "anon 1\ninactive_file 31457280\n"}
+    files = {
+        "memory.max": "104857600\n",
+        "memory.current": "83886080\n",
+        "memory.stat": "anon 1\ninactive_file 31457280\n",
+    }
     cgroup(tmp_path, monkeypatch, files)
     assert memory.limit() == 100 * 2**20
     assert memory.available() == 50 * 2**20
 
 
 def test_a_containers_limit_of_version_1_counts_and_none_does_not(tmp_path, monkeypatch) -> None:
-    files = {"memory/memory.limit_in_bytes": "104857600", "memory/memory.usage_in_bytes": "52428800", "memory.max": "max\n"}
+    files = {
+        "memory/memory.limit_in_bytes": "104857600",
+        "memory/memory.usage_in_bytes": "52428800",
+        "memory.max": "max\n",
+    }
     cgroup(tmp_path, monkeypatch, files)
     assert memory.limit() == 100 * 2**20
     assert memory.available() == 50 * 2**20

@@ -18,7 +18,10 @@ from sparkinfer.model.uri import ModelUri, parse
         ("gpt2", ModelUri(kind="hub", location="gpt2")),
         ("models:/sentiment/3", ModelUri(kind="mlflow", location="sentiment", revision="3")),
         ("models:/sentiment@champion", ModelUri(kind="mlflow", location="sentiment", alias="champion")),
-        ("models:/main.nlp.sentiment@champion", ModelUri(kind="mlflow", location="main.nlp.sentiment", alias="champion")),
+        (
+            "models:/main.nlp.sentiment@champion",
+            ModelUri(kind="mlflow", location="main.nlp.sentiment", alias="champion"),
+        ),
     ],
 )
 def test_every_form_is_taken_apart(uri: str, expected: ModelUri) -> None:

@@ -74,7 +74,10 @@ def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
 
 
 def test_json_in_a_template_is_plain_json() -> None:
-    assert render("{{ messages | tojson }}", [{"role": "user", "content": "<é>"}]) == '[{"role": "user", "content": "<é>"}]'
+    assert (
+        render("{{ messages | tojson }}", [{"role": "user", "content": "<é>"}])
+        == '[{"role": "user", "content": "<é>"}]'
+    )
 
 
 def test_generation_marks_and_loop_controls_are_understood() -> None:

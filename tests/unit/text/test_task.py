@@ -103,7 +103,9 @@ def test_messages_inside_a_template_fail_their_row() -> None:
 
 
 def test_a_rows_params_go_over_the_tasks() -> None:
-    prompt = text_task(sampling=SamplingParams(max_tokens=9)).prepare(request("x", params_json='{"temperature":"0x1.8p-1"}'))
+    prompt = text_task(sampling=SamplingParams(max_tokens=9)).prepare(
+        request("x", params_json='{"temperature":"0x1.8p-1"}')
+    )
     assert isinstance(prompt, Prompt)
     assert (prompt.sampling.max_tokens, prompt.sampling.temperature) == (9, 0.75)
 
@@ -131,8 +133,13 @@ def test_a_prompt_beyond_the_context_is_an_error_or_is_skipped() -> None:
 
 
 def test_cutting_takes_the_rows_text_and_leaves_prompt_and_markup() -> None:
-    task = text_task(context=40, sampling=SamplingParams(max_tokens=10), on_overflow="truncate_right", names=("text", "n"),
-                     prompt="{text} #{n}")
+    task = text_task(
+        context=40,
+        sampling=SamplingParams(max_tokens=10),
+        on_overflow="truncate_right",
+        names=("text", "n"),
+        prompt="{text} #{n}",
+    )
     prompt = task.prepare(request("abcdefghijklmnopqrst", "12345", tags="si"))
     assert shown(prompt) == "user: abcdef #12345\nassistant:"
     assert isinstance(prompt, Prompt)
@@ -149,7 +156,9 @@ def test_of_messages_only_what_the_user_said_is_cut() -> None:
 
 
 def test_choices_leave_room_for_the_longest_of_them_only() -> None:
-    task = text_task(context=50, choices=("good", "excellent"), sampling=SamplingParams(max_tokens=256, ignore_eos=True))
+    task = text_task(
+        context=50, choices=("good", "excellent"), sampling=SamplingParams(max_tokens=256, ignore_eos=True)
+    )
     prompt = task.prepare(request("x"))
     assert isinstance(prompt, Prompt)
     assert prompt.choices == (tuple(BYTES.encode("good")), tuple(BYTES.encode("excellent")))
@@ -218,6 +227,8 @@ def test_a_task_that_cannot_work_is_refused_when_it_is_made(fields: dict[str, An
 
 
 def test_a_task_survives_the_way_to_the_engine_process() -> None:
-    spec = TaskSpec(prompt="{a}", names=("a",), choices=("x", "y"), sampling=SamplingParams(stop=("e",), temperature=0.5))
+    spec = TaskSpec(
+        prompt="{a}", names=("a",), choices=("x", "y"), sampling=SamplingParams(stop=("e",), temperature=0.5)
+    )
     assert TaskSpec.from_json(spec.to_json()) == spec
     assert dataclasses.replace(spec, clock="2020-02-02") != spec

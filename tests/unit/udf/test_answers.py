@@ -71,7 +71,14 @@ def test_a_code_that_this_version_does_not_know_is_still_a_row_error():
 
 @pytest.mark.parametrize(
     ("text", "safe"),
-    [("ok\ud83d", "ok\ufffd"), ("\ud83d\ude42", "🙂"), ("\ude42\ud83d", "\ufffd\ufffd"), ("a\x00b", "a\x00b"), (None, None), ("ä", "ä")],
+    [
+        ("ok\ud83d", "ok\ufffd"),
+        ("\ud83d\ude42", "🙂"),
+        ("\ude42\ud83d", "\ufffd\ufffd"),
+        ("a\x00b", "a\x00b"),
+        (None, None),
+        ("ä", "ä"),
+    ],
 )
 def test_lone_surrogates_become_the_replacement_character(text, safe):
     assert arrow_safe(text) == safe

@@ -91,7 +91,10 @@ def test_the_recipe_is_resolved_once_and_its_model_stays_pinned():
     assert resolved.engine.settings.strict
     assert resolved.task.choices == ("good", "bad")
     assert len(resolved.task.config_hash) == 64
-    assert resolved.task.config_hash != llm_udf(model="fake:?answer=yes", choices=["good", "bad"], system="Label.").resolve().task.config_hash
+    assert (
+        resolved.task.config_hash
+        != llm_udf(model="fake:?answer=yes", choices=["good", "bad"], system="Label.").resolve().task.config_hash
+    )
 
 
 def test_a_udf_without_a_model_says_where_to_name_one(monkeypatch, tmp_path):

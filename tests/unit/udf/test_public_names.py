@@ -9,12 +9,28 @@ import pytest
 
 import sparkinfer
 
-HEAVY = ("pyspark", "torch", "transformers", "mlflow", "pyarrow", "pandas", "deltalake", "delta", "numba", "pydantic", "yaml")
+HEAVY = (
+    "pyspark",
+    "torch",
+    "transformers",
+    "mlflow",
+    "pyarrow",
+    "pandas",
+    "deltalake",
+    "delta",
+    "numba",
+    "pydantic",
+    "yaml",
+)
 
 
 def _modules_after(code: str) -> set[str]:
     script = f"import sys\n{code}\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
-    return set(subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120).stdout.split())
+    return set(
+        subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120
+        ).stdout.split()
+    )
 
 
 def test_all_is_exactly_the_public_interface():

@@ -32,7 +32,11 @@ def _read(*columns: pa.Array, names=("a",)):
         (pa.array([True, None, False]), "b", ["true", None, "false"]),
         (pa.array([date(1, 1, 1), None, date(2024, 2, 29)]), "d", ["0001-01-01", None, "2024-02-29"]),
         (pa.array([3_000_000, -800_000], pa.date32()), "d", ["+10183-09-21", "-0221-09-04"]),
-        (pa.array([Decimal("0.0000001"), None, Decimal("-12")], pa.decimal128(20, 7)), "n", ["0.0000001", None, "-12.0000000"]),
+        (
+            pa.array([Decimal("0.0000001"), None, Decimal("-12")], pa.decimal128(20, 7)),
+            "n",
+            ["0.0000001", None, "-12.0000000"],
+        ),
         (pa.nulls(2), "0", [None, None]),
         (pa.array(["x"], pa.large_string()), "s", ["x"]),
     ],
@@ -56,7 +60,10 @@ def test_messages_are_json_with_their_nulls():
 
 
 def test_broken_text_inside_messages_is_replaced_and_flagged():
-    fields = [pa.array([b"user", b"user"], pa.binary()).view(pa.string()), pa.array([b"\xff", b"ok"], pa.binary()).view(pa.string())]
+    fields = [
+        pa.array([b"user", b"user"], pa.binary()).view(pa.string()),
+        pa.array([b"\xff", b"ok"], pa.binary()).view(pa.string()),
+    ]
     items = pa.StructArray.from_arrays(fields, names=["role", "content"])
     first, second = _read(pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), items))
     assert first.warnings == ("INVALID_UTF8",)
@@ -65,7 +72,15 @@ def test_broken_text_inside_messages_is_replaced_and_flagged():
 
 
 @pytest.mark.parametrize(
-    "kind", [pa.float64(), pa.timestamp("us"), pa.binary(), pa.list_(pa.string()), pa.struct([("a", pa.int32())]), pa.time64("us")]
+    "kind",
+    [
+        pa.float64(),
+        pa.timestamp("us"),
+        pa.binary(),
+        pa.list_(pa.string()),
+        pa.struct([("a", pa.int32())]),
+        pa.time64("us"),
+    ],
 )
 def test_types_without_an_exact_text_are_refused(kind):
     with pytest.raises(WrongColumnType, match="cast it to string"):
@@ -78,7 +93,14 @@ def test_too_many_columns_are_refused():
 
 
 def test_params_keep_what_is_set_and_their_floats_exactly():
-    kind = pa.struct([("temperature", pa.float64()), ("max_tokens", pa.int32()), ("top_p", pa.decimal128(2, 1)), ("stop", pa.list_(pa.string()))])
+    kind = pa.struct(
+        [
+            ("temperature", pa.float64()),
+            ("max_tokens", pa.int32()),
+            ("top_p", pa.decimal128(2, 1)),
+            ("stop", pa.list_(pa.string())),
+        ]
+    )
     rows = [{"temperature": 0.1, "max_tokens": None, "top_p": Decimal("0.7"), "stop": ["\n"]}, None]
     first, second = _read(pa.array(["x", "x"]), pa.array(rows, kind))
     merged = SamplingParams(max_tokens=9).merged(first.params_json)

@@ -26,7 +26,9 @@ def java(tmp_path, monkeypatch):
     return make
 
 
-@pytest.mark.parametrize(("line", "major"), [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "21" 2023-09-19', 21)])
+@pytest.mark.parametrize(
+    ("line", "major"), [('openjdk version "17.0.15" 2025-04-15', 17), ('java version "21" 2023-09-19', 21)]
+)
 def test_a_java_that_is_new_enough_is_found(java, line, major):
     java(line)
     assert require_java() == major

@@ -74,7 +74,10 @@ def test_an_empty_partition_never_connects():
         raise AssertionError("connected for nothing")
 
     stream = RowStream(
-        reader=RowReader(TaskSpec(prompt=None, names=("text",))), connect=connect, window=Window(reads_all=False), skip_blank=True
+        reader=RowReader(TaskSpec(prompt=None, names=("text",))),
+        connect=connect,
+        window=Window(reads_all=False),
+        skip_blank=True,
     )
     nulls = iter([pa.array([None, None], pa.string()), pa.array([], pa.string()), pa.array([" ", "\t"], pa.string())])
     assert [c.finish_reason.value for chunk in stream.answer(Slices(nulls)) for c in chunk] == ["skipped"] * 4
