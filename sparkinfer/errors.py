@@ -5,7 +5,7 @@
     │   ├── InvalidConfig  InvalidTemplate  MissingColumn  WrongColumnType  ReservedColumn
     │   └── NullKey  DuplicateKey  SourceNotFound  JavaNotFound  MissingDependency
     ├── ModelError             the model cannot be had or cannot run here
-    │   ├── InvalidModelUri  ModelNotFound  ModelIncomplete  DownloadFailed  DiskFull(ModelError too)
+    │   ├── InvalidModelUri  ModelNotFound  ModelIncomplete  DownloadFailed
     │   └── UnsupportedModel  TrustRequired  InsufficientMemory  DeviceNotFound  SelfCheckFailed
     ├── RowError               one row; becomes data in the row, never ends the others
     │   ├── PromptTooLong  InvalidMessages  InvalidParams  Truncated  SchemaMismatch

@@ -127,8 +127,7 @@ def _kept(places: Places, rows: int) -> Summary | None:
 
 def _measure(places: Places, rows: int, *, again: bool, people: Console) -> Summary:
     if again:
-        for old in (places.labels, places.labels.with_name(f"_{places.labels.name}")):
-            shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(places.labels, ignore_errors=True)
     places.summary.unlink(missing_ok=True)
     _write_sources(places, rows)
     config = job_config(places)

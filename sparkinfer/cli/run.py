@@ -80,7 +80,9 @@ def arguments(config: JobConfig) -> dict[str, Any]:
     }
 
 
-def _tracker(config: JobConfig) -> Tracker:
+def _tracker(config: JobConfig) -> Tracker | None:
+    if config.tracking is None:
+        return None
     if not config.tracking.enabled:
         return NullTracker()
     return MlflowTracker(sample_rows=config.tracking.sample_rows)

@@ -73,7 +73,7 @@ class JobConfig:
         fail_on_error: end with an error when rows failed, after the good ones are committed; None: the udf's.
         tracking_uri: MLflow store.
         registry_uri: MLflow model registry.
-        tracking: what goes into MLflow.
+        tracking: what goes into MLflow; None: as the settings have it.
     """
 
     source: str
@@ -91,7 +91,7 @@ class JobConfig:
     fail_on_error: bool | None = None
     tracking_uri: str | None = None
     registry_uri: str | None = None
-    tracking: TrackingSettings = field(default_factory=TrackingSettings)
+    tracking: TrackingSettings | None = None
 
 
 def load_job(path: Path | str) -> JobConfig:

@@ -12,6 +12,9 @@ from typing import Any
 
 from sparkinfer.errors import InvalidConfig
 
+#: MLflow gets a look at the answers, not a copy of the table.
+MAX_SAMPLE_ROWS = 20
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
@@ -95,11 +98,13 @@ class TrackingSettings:
     enabled: bool = True
     """One MLflow run per job; false: none."""
     sample_rows: int = 20
-    """Result rows logged as a table (they hold texts); 0: none."""
+    """Result rows logged as a table (they hold texts), at most 20; 0: none."""
 
     def __post_init__(self) -> None:
-        if self.sample_rows < 0:
-            raise InvalidConfig(f"tracking setting sample_rows must be at least 0, not {self.sample_rows!r}.")
+        if not 0 <= self.sample_rows <= MAX_SAMPLE_ROWS:
+            raise InvalidConfig(
+                f"tracking setting sample_rows must be from 0 to {MAX_SAMPLE_ROWS}, not {self.sample_rows!r}."
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from sparkinfer.types import ModelRef, SamplingParams
 class EngineSpec:
     """Which engine: one process per (executor, this, device set).
 
-    dtype is the asked-for class: ``auto | fp32 | bf16 | fp16`` (int8 and int4 come with issue B).
+    dtype is the asked-for class: ``auto | fp32 | bf16 | fp16``.
     """
 
     model: ModelRef

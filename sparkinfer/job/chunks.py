@@ -112,7 +112,7 @@ class Chunks:
             config_hash = self.udf.task.config_hash
             states = p.with_state(rows, sink.rows(snapshot.version), spec=self.spec, config_hash=config_hash)
             left = states.where(sql.col(p.STATE).isin(p.NEW, p.REPLACE))
-            return self._stage(left, staged.bucket, f"rows-{snapshot.version}")
+            return self._stage(left, staged.bucket, comparisons=staged.comparisons + 1)
 
     def samples(self, staged: StagedBucket, *, rows: int = SAMPLE_ROWS) -> tuple[dict[str, str | None], ...]:
         """A few finished rows: key, kept columns and answer as text, for the tracker."""
@@ -148,7 +148,7 @@ class Chunks:
             "bucket": sql.lit(bucket),
         }
         ordered = [values[name].alias(name) for name in self.columns]
-        return self._stage(joined.select(*ordered, p.STATE, ORIGIN, PAID), bucket, "rows")
+        return self._stage(joined.select(*ordered, p.STATE, ORIGIN, PAID), bucket, comparisons=0)
 
     def _answer_values(self) -> dict[str, Column]:
         """The struct's fields as columns of the table; twins and reused answers count no attempt."""
@@ -161,11 +161,12 @@ class Chunks:
             values[name] = sql.col("input_hash") if field.name == "input_hash" else value
         return values
 
-    def _stage(self, rows: DataFrame, bucket: int, part: str) -> StagedBucket:
-        folder = self.staging.folder(part, bucket)
+    def _stage(self, rows: DataFrame, bucket: int, *, comparisons: int) -> StagedBucket:
+        folder = self.staging.folder(f"rows-{comparisons}", bucket)
         rows.write.mode("overwrite").parquet(folder)
         counts = self._count(folder, bucket)
-        return StagedBucket(bucket=bucket, rows=StagedRows(path=folder, columns=self.columns), counts=counts)
+        rows_there = StagedRows(path=folder, columns=self.columns)
+        return StagedBucket(bucket=bucket, rows=rows_there, counts=counts, comparisons=comparisons)
 
     def _count(self, folder: str, bucket: int) -> Counts:
         """Count what was really written."""

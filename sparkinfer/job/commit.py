@@ -26,11 +26,12 @@ _LONGEST_PAUSE_S = 5.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedBucket:
-    """One bucket's finished rows, in a folder, counted."""
+    """One bucket's finished rows, in a folder, counted; how often they were compared with the table anew."""
 
     bucket: int
     rows: StagedRows
     counts: Counts
+    comparisons: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -128,8 +128,12 @@ class ProgressReporter:
         self._tell()
 
     def look(self) -> Progress:
-        """Where the job stands now."""
-        live = _summed(self._counters())
+        """Where the job stands now; without the engines' counters where they cannot be read just now."""
+        try:
+            live = _summed(self._counters())
+        except OSError as error:
+            _LOG.info("The engines' counters could not be read: %s", error)
+            live = {}
         now = self._clock()
         with self._lock:
             done = max(self._committed.rows, min(int(live.get("rows_done", 0)), self._rows_total))

@@ -20,7 +20,6 @@ import json
 import logging
 import os
 import re
-import socket
 import tempfile
 import time
 from collections.abc import Iterator
@@ -28,6 +27,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from sparkinfer.errors import SparkInferError
+from sparkinfer.host.lineage import mark_of, own_mark
+from sparkinfer.model.lock import this_host
 from sparkinfer.sink.faults import job_error
 from sparkinfer.sink.location import absolute, is_path
 
@@ -121,9 +122,9 @@ class Staging:
         own = {
             "layout": LAYOUT,
             "state": self._state,
-            "host": socket.gethostname(),
+            "host": this_host(),
             "pid": os.getpid(),
-            "started": process_start(os.getpid()),
+            "started": own_mark().started,
             "config_hash": self._config_hash,
             "beat": time.time(),
         }
@@ -214,19 +215,10 @@ def is_alive(job: dict[str, Any]) -> bool:
     """Whether the run of a job file may still be working."""
     if job.get("state") == "released":
         return False
-    if job.get("host") == socket.gethostname():
-        return process_start(int(job.get("pid", 0))) == job.get("started")
+    if job.get("host") == this_host():
+        mark = mark_of(int(job.get("pid", 0)))
+        return mark is not None and mark.started == job.get("started") and mark.is_alive()
     return time.time() - float(job.get("beat", 0)) < DEAD_AFTER_S
-
-
-def process_start(pid: int) -> float | None:
-    """When a process of this host started, or None where there is none: a pid alone may be a later process's."""
-    import psutil
-
-    try:
-        return psutil.Process(pid).create_time()
-    except psutil.Error:
-        return None
 
 
 def file_system(path: str) -> tuple[FileSystem, str]:

@@ -138,7 +138,10 @@ def _location(table: str, spark: SparkSession | None) -> str:
         raise InvalidConfig(
             f"{table} is a table's name; give its path (with a /), or a Spark session that knows the name."
         )
-    return str(spark.sql(f"DESCRIBE DETAIL {table}").collect()[0]["location"])
+    try:
+        return str(spark.sql(f"DESCRIBE DETAIL {table}").collect()[0]["location"])
+    except Exception as error:
+        raise SourceNotFound(f"The session knows no table {table}: {first_line(error)}") from error
 
 
 def _counts(table: DeltaTable) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def _flock(path: Path, deadline: float) -> int:
 @contextlib.contextmanager
 def _owner_file(path: Path, deadline: float) -> Iterator[None]:
     """Hold ``path`` by having created it; touched while held, so that other hosts see that the owner lives."""
-    mine = json.dumps({"pid": os.getpid(), "start": _start_time(os.getpid()), "host": _host()})
+    mine = json.dumps({"pid": os.getpid(), "start": _start_time(os.getpid()), "host": this_host()})
     for _ in _pauses(path, deadline):
         if _create(path, mine):
             break
@@ -143,7 +143,7 @@ def _is_gone(content: str, age: float) -> bool:
         pid, start, host = int(owner["pid"]), owner["start"], owner["host"]
     except (ValueError, KeyError, TypeError):
         return age > STALE_AFTER_S
-    if host != _host():
+    if host != this_host():
         return age > STALE_AFTER_S
     return _start_time(pid) != start
 
@@ -157,11 +157,13 @@ def _start_time(pid: int) -> str | None:
     return stat.rpartition(")")[2].split()[19]
 
 
-def _host() -> str:
-    """This machine and this boot: a pid means nothing on another one."""
+def this_host() -> str:
+    """This machine, this boot and this container: a pid means nothing in another one."""
+    parts = [socket.gethostname()]
     with contextlib.suppress(OSError):
-        return socket.gethostname() + "/" + Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return socket.gethostname()
+        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
+        parts.append(Path("/proc/self/ns/pid").readlink().name)
+    return "/".join(parts)
 
 
 def _touch_until(path: Path, done: threading.Event) -> None:

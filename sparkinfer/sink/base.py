@@ -45,6 +45,7 @@ class TableFacts:
         properties: the table's properties.
         sequences: last committed sequence of each bucket; see :meth:`sequence`.
         oldest: oldest version that the history still tells of; a bucket without a commit in it counts as committed there.
+        files: data files of the snapshot; what was made as a copy of another table has some in its first version.
     """
 
     version: int
@@ -53,11 +54,12 @@ class TableFacts:
     properties: Mapping[str, str] = field(default_factory=dict)
     sequences: Mapping[int, int] = field(default_factory=dict)
     oldest: int = 0
+    files: int = 0
 
     @property
     def is_empty(self) -> bool:
-        """Whether the table was made and nothing more happened to it."""
-        return self.version == 0
+        """Whether the table was made without rows and nothing more happened to it."""
+        return self.version == 0 and self.files == 0
 
     def sequence(self, bucket: int) -> int:
         """The bucket's last sequence in this snapshot.

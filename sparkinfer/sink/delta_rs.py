@@ -122,6 +122,7 @@ def facts_of(table: DeltaTable) -> TableFacts:
         properties=dict(table.metadata().configuration),
         sequences=last_sequences(history),
         oldest=min((version for version, _ in history), default=0),
+        files=len(table.file_uris()) if table.version() == 0 else 1,
     )
 
 

@@ -11,6 +11,7 @@ on a file system of this machine is read by delta-rs instead, in milliseconds; w
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -29,6 +30,8 @@ T = TypeVar("T")
 _LOG = logging.getLogger(__name__)
 
 _ABSENT = ("DELTA_MISSING_DELTA_TABLE", "TABLE_OR_VIEW_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
+_HALF_MADE = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
+APPEARS_TRIES, APPEARS_PAUSE_S = 6, 0.5
 #: How many of the newest commits are looked at before the whole history is.
 _RECENT = 50
 
@@ -71,6 +74,7 @@ class DeltaSparkSink:
             properties=dict(detail["properties"] or {}),
             sequences=last_sequences(history),
             oldest=history[-1][0],
+            files=int(detail["numFiles"] or 0),
         )
 
     def create(self, columns: Sequence[TableColumn], properties: Mapping[str, str]) -> None:
@@ -84,7 +88,7 @@ class DeltaSparkSink:
             ).collect()
         except Exception as error:
             found = job_error(error, table=self.table, doing="Creating the table")
-            if not isinstance(found, CommitConflict):
+            if not isinstance(found, CommitConflict) and not (_HALF_MADE in str(error) and self._appears()):
                 raise found from error
 
     def rows(self, version: int) -> DataFrame:
@@ -139,6 +143,14 @@ class DeltaSparkSink:
             if limit is not None and len(history) < limit:
                 return None
         return None
+
+    def _appears(self) -> bool:
+        """Whether the table is there shortly: another writer's log folder is seen a moment before the log is."""
+        for _ in range(APPEARS_TRIES):
+            if self._detail() is not None:
+                return True
+            time.sleep(APPEARS_PAUSE_S)
+        return False
 
     def _detail(self) -> Any | None:
         try:

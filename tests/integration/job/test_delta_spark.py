@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +11,7 @@ import pytest
 
 from sparkinfer.errors import SparkInferError
 from sparkinfer.sink.base import BUCKETS_PROPERTY, Commit, StagedRows, TableColumn
+from sparkinfer.sink.delta_rs import DeltaRsSink
 from sparkinfer.sink.delta_spark import DeltaSparkSink
 
 COLUMNS = (TableColumn(name="row_key", ddl="STRING"), TableColumn(name="n", ddl="INT"))
@@ -68,3 +71,34 @@ def test_one_copy_of_each_transaction(sink: DeltaSparkSink, spark: Any, tmp_path
     assert facts.sequence(2) == 2
     assert sink.find(commit(made.table_id, 2)) == 2
     assert spark.conf.get("spark.databricks.delta.write.txnAppId", None) is None, "the user's session is left as it was"
+
+
+def test_a_log_that_another_writer_is_just_making_is_waited_for(spark: Any, tmp_path: Any) -> None:
+    """Between its folder and its first entry a table is "not empty and not a Delta table" to everybody else."""
+    made = DeltaSparkSink(spark, str(tmp_path / "made"))
+    made.create(COLUMNS, {BUCKETS_PROPERTY: "4"})
+    late = tmp_path / "late"
+    (late / "_delta_log").mkdir(parents=True)
+    (late / "other.txt").touch()
+
+    def finish() -> None:
+        for entry in (tmp_path / "made" / "_delta_log").glob("*.json"):
+            shutil.copy(entry, late / "_delta_log" / entry.name)
+
+    writer = threading.Timer(1.0, finish)
+    writer.start()
+    sink = DeltaSparkSink(spark, str(late))
+    sink.create(COLUMNS, {BUCKETS_PROPERTY: "9"})
+    writer.join()
+    facts = sink.facts()
+    assert facts is not None
+    assert facts.properties[BUCKETS_PROPERTY] == "4"
+
+
+def test_a_table_made_with_rows_is_not_empty_in_its_first_version(spark: Any, tmp_path: Any) -> None:
+    path = str(tmp_path / "copy")
+    spark.createDataFrame([("a", 1)], "row_key string, n int").write.format("delta").save(path)
+    for sink in (DeltaSparkSink(spark, path), DeltaRsSink(spark, path)):
+        facts = sink.facts()
+        assert facts is not None
+        assert (facts.version, facts.is_empty) == (0, False)

@@ -65,7 +65,8 @@ def test_spark_confs_texts_become_the_settings_types() -> None:
         ("engine.strict", "maybe", "boolean"),
         ("engine.device", "gpu", "auto, cpu, cuda"),
         ("engine.idle_timeout_s", "0", "above 0"),
-        ("tracking.sample_rows", "-1", "at least 0"),
+        ("tracking.sample_rows", "-1", "from 0 to 20"),
+        ("tracking.sample_rows", "21", "from 0 to 20"),
         ("engine", "5", "engine"),
     ],
 )

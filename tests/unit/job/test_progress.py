@@ -79,3 +79,17 @@ def test_a_display_that_raises_is_not_called_again(caplog: pytest.LogCaptureFixt
 def test_counts_add_up() -> None:
     total = Counts(rows=2, failures={"A": 1}) + Counts(rows=3, failures={"A": 1, "B": 2}, example=("A", "1", "h"))
     assert (total.rows, total.failures, total.example) == (5, {"A": 2, "B": 2}, ("A", "1", "h"))
+
+
+def test_counters_that_cannot_be_read_just_now_do_not_end_the_display() -> None:
+    seen: list[Progress] = []
+    reporter = ProgressReporter(seen.append, interval_s=60)
+    reporter.expect(rows=5, buckets=1)
+    reporter.committed(Counts(rows=4))
+
+    def broken() -> list[dict[str, float]]:
+        raise OSError("the store does not answer")
+
+    reporter.watch(broken, lambda: None)
+    reporter.close()
+    assert [look.rows_done for look in seen] == [4]

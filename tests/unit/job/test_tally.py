@@ -49,7 +49,7 @@ def write(folder: Path, name: str, rows: list[dict[str, Any]]) -> None:
 
 
 def test_every_kind_of_row_is_counted_over_all_files(tmp_path: Path) -> None:
-    folder = tmp_path / "_sparkinfer" / "run" / "rows" / "bucket=0"
+    folder = tmp_path / "_sparkinfer" / "run" / "rows-0" / "bucket=0"
     failed = {"answer": None, "finish_reason": "error", "completion_tokens": None}
     write(
         folder,

@@ -75,14 +75,14 @@ def test_a_dead_owner_on_this_host_never_blocks(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.EOPNOTSUPP, "")))
     child = subprocess.Popen([sys.executable, "-c", "pass"])
     child.wait()
-    owner_file(tmp_path, pid=child.pid, start="1", host=lock._host())
+    owner_file(tmp_path, pid=child.pid, start="1", host=lock.this_host())
     with host_lock(tmp_path / "x.lock", timeout=5):
         pass
 
 
 def test_a_reused_pid_is_not_the_owner(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(fcntl, "flock", lambda *_: (_ for _ in ()).throw(OSError(errno.ENOSYS, "")))
-    owner_file(tmp_path, pid=os.getpid(), start="1", host=lock._host())
+    owner_file(tmp_path, pid=os.getpid(), start="1", host=lock.this_host())
     with host_lock(tmp_path / "x.lock", timeout=5):
         pass
 
