@@ -15,6 +15,7 @@ from sparkinfer.sink.location import absolute, is_path
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
+    from pyarrow import Array
     from pyspark.sql import SparkSession
 
 _COLUMNS = (
@@ -146,22 +147,23 @@ def _location(table: str, spark: SparkSession | None) -> str:
 
 def _counts(table: DeltaTable) -> dict[str, Any]:
     """One pass over the few columns that matter, batch by batch."""
+    import pyarrow.compute as pc
+
     failures: Counter[str] = Counter()
     models: Counter[str] = Counter()
+    configs: Counter[str] = Counter()
     sums: Counter[str] = Counter()
-    configs: set[str] = set()
     for batch in table.to_pyarrow_dataset().to_batches(columns=list(_COLUMNS)):
-        for row in batch.to_pylist():
-            sums["rows"] += 1
-            if row["error_code"] is not None:
-                failures[row["error_code"]] += 1
-            is_skipped = row["finish_reason"] == "skipped"
-            sums["skipped"] += is_skipped
-            sums["reused"] += row["attempts"] == 0 and not is_skipped
-            sums["prompt_tokens"] += row["prompt_tokens"] or 0
-            sums["completion_tokens"] += row["completion_tokens"] or 0
-            models[row["model_name"]] += 1
-            configs.add(row["config_hash"])
+        is_skipped = pc.fill_null(pc.equal(batch["finish_reason"], "skipped"), False)
+        is_reused = pc.and_not(pc.fill_null(pc.equal(batch["attempts"], 0), False), is_skipped)
+        failures += _count_each(batch["error_code"])
+        models += _count_each(batch["model_name"])
+        configs += _count_each(batch["config_hash"])
+        sums["rows"] += batch.num_rows
+        sums["skipped"] += is_skipped.true_count
+        sums["reused"] += is_reused.true_count
+        for name in ("prompt_tokens", "completion_tokens"):
+            sums[name] += pc.sum(batch[name]).as_py() or 0
     names = ("rows", "skipped", "reused", "prompt_tokens", "completion_tokens")
     return {
         **{name: sums[name] for name in names},
@@ -170,6 +172,11 @@ def _counts(table: DeltaTable) -> dict[str, Any]:
         "models": dict(models),
         "configs": len(configs),
     }
+
+
+def _count_each(values: Array) -> Counter[str]:
+    """How often each value stands there, nulls left out."""
+    return Counter({pair["values"]: pair["counts"] for pair in values.drop_null().value_counts().to_pylist()})
 
 
 def _history(table: DeltaTable) -> list[tuple[dict[str, Any], dict[str, Any]]]:
