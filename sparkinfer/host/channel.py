@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import struct
+import threading
 from multiprocessing import connection as multiprocessing_connection
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,11 +18,17 @@ _UCRED = struct.Struct("3i")
 
 
 class Channel:
-    """Sends and receives frames. A hang-up, and a peer that takes or gives nothing in time, raise ConnectionError."""
+    """Sends and receives frames. A hang-up, and a peer that takes or gives nothing in time, raise ConnectionError.
+
+    Any thread may send and hang up; one receives, and closes in the end. A descriptor that is given back may be another
+    client's a moment later, so nobody closes one while another thread still writes to it.
+    """
 
     def __init__(self, connection: Connection, *, frame_timeout: float = FRAME_TIMEOUT) -> None:
         self._connection = connection
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
+        self._sending = threading.Lock()
+        self._shutting = threading.Lock()
         timeout = _TIMEVAL.pack(int(frame_timeout), int(frame_timeout % 1 * 1_000_000))
         for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
             self._socket.setsockopt(socket.SOL_SOCKET, option, timeout)
@@ -46,7 +54,8 @@ class Channel:
     def send(self, frame: bytes) -> None:
         """Send one frame."""
         try:
-            self._connection.send_bytes(frame)
+            with self._sending:
+                self._connection.send_bytes(frame)
         except (OSError, ValueError) as error:
             raise ConnectionError(str(error)) from error
 
@@ -59,13 +68,13 @@ class Channel:
 
     def shut(self) -> None:
         """Hang up; whoever waits in another thread gets a ConnectionError. Then that thread closes."""
-        try:
+        with self._shutting, contextlib.suppress(OSError):  # the other end was faster, or it is closed already
             self._socket.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # the other end was faster
 
     def close(self) -> None:
         """Give the descriptors back."""
-        self.shut()
-        self._connection.close()
-        self._socket.close()
+        self.shut()  # a thread that waits in send() ends by it
+        with self._sending:
+            self._connection.close()
+        with self._shutting:
+            self._socket.close()

@@ -96,9 +96,18 @@ class SharedClient:
         self._line.hang_up()
 
     def _accepted(self, completions: list[Completion]) -> list[Completion]:
-        fresh = [c for c in completions if self._missing.pop(c.row, None) is not None]
-        for completion in fresh:
+        fresh = []
+        for completion in completions:
+            asked = self._missing.get(completion.row)
+            if asked is None:
+                continue
+            if asked.input_hash != completion.input_hash:
+                _LOG.warning("The engine answered another row than was asked for; its connection is made anew.")
+                self._line.hang_up()
+                break
+            del self._missing[completion.row]
             self._attempts.pop(completion.row, None)
+            fresh.append(completion)
         if fresh:
             self._hangups = 0
         return fresh
@@ -193,7 +202,9 @@ class _Line:
                 self._take(frame)
                 if quiet_s > self._stall_timeout:
                     self._kill(f"no sign of life for {quiet_s:.0f} s")
-        except (ConnectionError, SparkInferError) as error:
+        except (
+            Exception
+        ) as error:  # whatever it is: a thread that ended unnoticed would leave its task waiting for ever
             self._inbox.put(error)
         finally:
             self._channel.close()

@@ -19,7 +19,7 @@ from sparkinfer.host.client import greet
 from sparkinfer.host.election import RunningEngine
 from sparkinfer.host.place import Place
 from sparkinfer.host.running import metrics, running_engines
-from sparkinfer.types import FinishReason, SamplingParams
+from sparkinfer.types import Completion, FinishReason, SamplingParams
 from tests.support.engines import TASK, connect, drain, engine_pid, engine_pids, events, eventually, fake_spec, row
 
 
@@ -242,6 +242,15 @@ def test_other_settings_meet_the_running_engine_which_says_so(place: Place, log:
     assert len(events(log, "load")) == 1
     first.close()
     second.close()
+
+
+def test_an_answer_to_another_row_is_not_taken_and_the_row_is_asked_for_again(place: Place) -> None:
+    client = connect(fake_spec(answer="mine"))
+    strange = Completion(row=1, input_hash=row(7).input_hash, result="somebody else's")
+    client._line._inbox.put([strange])  # as where its descriptor had been another client's
+    client.submit([row(1)])
+    assert drain(client, 1)[1].result == "mine"
+    client.close()
 
 
 def _first(client: object) -> list[object]:
