@@ -18,9 +18,7 @@ demo: setup ## Label a real table of reviews: Spark, the engine, Delta, MLflow
 	@$(VENV)/bin/sparkinfer demo
 
 test: setup lint wheel ## Lint, the wheel, then every test but slow, faults, gpu and perf
-	$(PYTEST) tests/unit tests/property tests/test_architecture.py --durations=5
-	$(PYTEST) $(addprefix --ignore=,tests/unit tests/property tests/test_architecture.py) \
-	  -m "not slow and not faults and not gpu and not perf" --durations=15
+	@scripts/test
 
 test-unit: setup ## The quick tests only: no JVM, no weights
 	$(PYTEST) tests/unit tests/property tests/test_architecture.py --durations=5
