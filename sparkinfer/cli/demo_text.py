@@ -14,7 +14,7 @@ from rich.text import Text
 
 from sparkinfer.cli.demo_summary import Comparison, Summary
 
-SAMPLE_CHARS = 60
+SAMPLE_WIDTH = 110
 
 
 def show(summary: Summary, people: Console) -> None:
@@ -22,10 +22,11 @@ def show(summary: Summary, people: Console) -> None:
     people.print()
     people.print(_pairs(lines(summary), style="bold"))
     people.print()
-    people.print(_samples(summary))
+    people.print(_samples(summary, people))
     people.print()
     people.print("Where to look next", style="bold")
-    people.print(_pairs(next_steps(summary), style="cyan"))
+    for command, purpose in next_steps(summary):  # never cut or wrapped by us: they are there to be copied
+        people.print(Text.assemble("  ", (command, "cyan"), f"  # {purpose}"), soft_wrap=True)
 
 
 def _pairs(pairs: Sequence[tuple[str, str]], *, style: str) -> Table:
@@ -85,10 +86,20 @@ def _accuracy(summary: Summary) -> str:
     )
 
 
-def _samples(summary: Summary) -> Table:
-    table = Table(title="Five of the rows", title_justify="left", show_edge=False, pad_edge=False)
+def _samples(summary: Summary, people: Console) -> Table:
+    """Only the text gives way where the terminal is narrow."""
+    table = Table(
+        title="Five of the rows",
+        title_justify="left",
+        show_edge=False,
+        pad_edge=False,
+        width=min(SAMPLE_WIDTH, people.width),
+    )
+    widths = {"id": 9, "label": 9, "predicted": 9}
     for name in ("id", "text", "label", "predicted"):
-        table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=SAMPLE_CHARS)
+        table.add_column(
+            name, no_wrap=True, overflow="ellipsis", ratio=None if name in widths else 1, min_width=widths.get(name)
+        )
     for row in summary.samples:
         table.add_row(row["id"], Text(" ".join(str(row["text"]).split())), row["label"], row["predicted"])
     return table
