@@ -114,8 +114,9 @@ def _load(asked: dict[str, Any]) -> tuple[list[Prompt], Callable[[Prompt], list[
 
     engine, task = EngineSpec.from_json(asked["engine"]), TaskSpec.from_json(asked["task"])
     folder = fetch(engine.model)
-    tokenizer = load_tokenizer(folder)
-    model = load(folder, dtype=engine.dtype, device="cpu", attention="sdpa")
+    trusted = engine.trust_remote_code
+    tokenizer = load_tokenizer(folder, trust_remote_code=trusted)
+    model = load(folder, dtype=engine.dtype, device="cpu", attention="sdpa", trust_remote_code=trusted)
     text_task = TextTask(task, tokenizer, model.config.max_position_embeddings)
     requests = [Request(row=i, values=(text,), tags="s", input_hash="") for i, text in enumerate(asked["texts"])]
     prepared = [text_task.prepare(request) for request in requests]

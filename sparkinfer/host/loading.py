@@ -21,4 +21,4 @@ def local_folder(spec: EngineSpec) -> Path | None:
 
 def load_engine(spec: EngineSpec, folder: Path | None) -> tuple[Engine, Tokenizer]:
     """The engine, ready to run, and its tokenizer."""
-    return create_engine(spec, folder), load_tokenizer(folder)
+    return create_engine(spec, folder), load_tokenizer(folder, trust_remote_code=spec.trust_remote_code)

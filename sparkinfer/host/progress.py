@@ -46,6 +46,7 @@ class ProgressFiles:
         self._clients: Counter[str] = Counter()
         self._broken: set[str] = set()
         self._lock = threading.Lock()
+        self._writing = threading.Lock()  # never taken together with the other: a mounted folder may hang for ever
 
     def enter(self, folder: str | None) -> Tally:
         """A client of a job begins; the job's counters, shared by all its clients."""
@@ -58,23 +59,25 @@ class ProgressFiles:
         """A client of a job ends; the file says what it got in all."""
         if folder is None:
             return
+        self._write(folder, gauges)
         with self._lock:
-            self._write(folder, gauges)
             self._clients[folder] -= 1
 
     def write(self, gauges: Mapping[str, float]) -> None:
         """Write the file of every job that has a client."""
         with self._lock:
-            for folder in [folder for folder, count in self._clients.items() if count > 0]:
-                self._write(folder, gauges)
+            folders = [folder for folder, count in self._clients.items() if count > 0]
+        for folder in folders:
+            self._write(folder, gauges)
 
     def _write(self, folder: str, gauges: Mapping[str, float]) -> None:
-        try:
-            self._replace(Path(folder), {**asdict(self._tallies[folder]), **gauges})
-        except OSError as error:
-            if folder not in self._broken:  # said once; the job does not depend on it
-                _LOG.warning("Live progress cannot be written into %s: %s.", folder, error)
-            self._broken.add(folder)
+        with self._writing:
+            try:
+                self._replace(Path(folder), {**asdict(self._tallies[folder]), **gauges})
+            except Exception as error:  # of a store that is mounted, anything may come
+                if folder not in self._broken:  # said once; the job does not depend on it
+                    _LOG.warning("Live progress cannot be written into %s: %s.", folder, error)
+                self._broken.add(folder)
 
     def _replace(self, folder: Path, values: Mapping[str, float]) -> None:
         fresh = folder / f".{self._name}.new"

@@ -16,6 +16,7 @@ from sparkinfer.host.ledger import Ledger, Reservation, beside
 from sparkinfer.host.lineage import ProcessMark
 from sparkinfer.host.loading import load_engine
 from sparkinfer.host.running import dismiss, running_engines
+from sparkinfer.model.devices import device_set
 from sparkinfer.model.memory import PROCESS_BYTES, available, folder_weights_bytes
 from sparkinfer.text.tokenizer import Tokenizer
 
@@ -62,11 +63,13 @@ def load_beside_others(spec: EngineSpec, folder: Path | None, place: Path, mark:
 
 
 def host_bytes(spec: EngineSpec, folder: Path | None) -> int:
-    """Host memory that an engine needs at least: its weights, the KV pool that was asked for, and its process."""
+    """Host memory that an engine needs at least: its process, and on a CPU its weights and the KV pool that was asked for."""
     kv = spec.settings.kv_memory or 0
     if folder is None:
         options = parse_qs(spec.model.location.partition("?")[2])
         return int(options.get("load_mb", ["0"])[0]) * 1024**2 + kv
+    if device_set(spec.settings.device).kind != "cpu":
+        return PROCESS_BYTES  # weights and pool are in the device's memory
     dtype = "fp32" if spec.dtype == "auto" else spec.dtype
     return folder_weights_bytes(folder, dtype=dtype) + kv + PROCESS_BYTES
 

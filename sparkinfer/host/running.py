@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+from sparkinfer.errors import ProtocolError
 from sparkinfer.host import frames
 from sparkinfer.host.client import greet
 from sparkinfer.host.election import RunningEngine
@@ -32,27 +34,28 @@ def metrics(place: Place | None = None) -> list[dict[str, float]]:
     """Counters of every running engine of this executor: loads, pid, rows, requests, memo_hits, twins, clients, tokens ..."""
     counters = []
     for engine in running_engines((place or here()).folder):
-        answer = _ask(engine, "stats")
+        answer = _ask(engine, "stats", wanted="stats")
         if answer is not None:
-            counters.append(answer["stats"])
+            counters.append(answer)
     return counters
 
 
 def dismiss(engine: RunningEngine) -> bool:
     """Ask an engine without clients to leave; whether it does."""
-    answer = _ask(engine, "leave")
-    return answer is not None and bool(answer["leaving"])
+    return bool(_ask(engine, "leave", wanted="leaving"))
 
 
-def _ask(engine: RunningEngine, purpose: str) -> dict[str, dict[str, float]] | None:
+def _ask(engine: RunningEngine, purpose: str, *, wanted: str) -> Any:
+    """What an engine answers under this name; None where it is gone, silent or will not say."""
     try:
         channel = greet(engine, {"purpose": purpose})
     except ConnectionError:
         return None
     try:
         frame = channel.receive(_TIMEOUT)
-        return None if frame is None else frames.decode_control(frame)
-    except ConnectionError:
+        answer = {} if frame is None else frames.decode_control(frame)
+    except (ConnectionError, ProtocolError):
         return None
     finally:
         channel.close()
+    return answer.get(wanted)  # None where the engine refused

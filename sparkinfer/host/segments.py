@@ -121,7 +121,7 @@ class Segments:
                 if not name.startswith(self._name) and opened.seen.get(name) != size:
                     found += read_segment(opened.folder.read(name), config_hash)
                     opened.seen[name] = size
-        except OSError as error:
+        except (OSError, ValueError) as error:  # Arrow's own errors are ValueErrors
             _LOG.info("The segments in %s cannot be read just now: %s.", uri, error)
         return found
 
@@ -163,7 +163,9 @@ class Segments:
             opened.folder.write(f"{self._name}-{opened.number:05d}.json", content)
         except FileNotFoundError:
             return  # the job is done and has removed its folder
-        except OSError as error:
+        except (
+            Exception
+        ) as error:  # of a store, anything may come; the thread must live, or all folders lose their rows
             if not opened.is_broken:  # said once; the job does not depend on it
                 _LOG.warning("Answers cannot be put down in %s: %s. A lost executor may cost them again.", uri, error)
             opened.is_broken = True

@@ -13,7 +13,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from multiprocessing.connection import Listener
 from pathlib import Path
 from typing import Any
@@ -58,9 +58,10 @@ class Server:
         self._listener = self._listen()
 
     def start(self) -> None:
-        """Accept and beat in threads of their own."""
+        """Accept, beat and write progress, each in a thread of its own: a folder that hangs must not stop the beats."""
         self._accept_from(self._listener)
-        threading.Thread(target=self._beat_all, name="beat", daemon=True).start()
+        for name, work in (("beat", self._beat_all), ("progress", self._service.write_progress)):
+            threading.Thread(target=_repeat, args=(work,), name=name, daemon=True).start()
 
     @property
     def is_reachable(self) -> bool:
@@ -151,11 +152,11 @@ class Server:
                     requests, attempt = frames.decode_requests(frame)
                     self._service.submit(session, requests, attempt=attempt)
         finally:
-            self._service.close(session)
             client.end()
             with self._lock:
                 self._clients.discard(client)
                 self._idle_since = time.monotonic()
+            self._service.close(session)
 
     def _answer(self, purpose: str) -> dict[str, Any]:
         if purpose == "stats":
@@ -176,15 +177,12 @@ class Server:
             _LOG.warning("A client asks for other settings (%s); the running engine's stay.", ", ".join(differing))
 
     def _beat_all(self) -> None:
-        while True:
-            time.sleep(_BEAT)
-            since = self._service.busy_since
-            beat = {"busy_s": 0.0 if since is None else time.monotonic() - since}
-            with self._lock:
-                clients = list(self._clients)
-            for client in clients:
-                client.beat(beat)
-            self._service.write_progress()
+        since = self._service.busy_since
+        beat = {"busy_s": 0.0 if since is None else time.monotonic() - since}
+        with self._lock:
+            clients = list(self._clients)
+        for client in clients:
+            client.beat(beat)
 
 
 class _ClientConnection:
@@ -221,6 +219,16 @@ class _ClientConnection:
                 self._channel.send(item if isinstance(item, bytes) else frames.encode_completions(item))
         except ConnectionError:
             self._channel.shut()  # wakes the reader, which ends the session
+
+
+def _repeat(work: Callable[[], None]) -> None:
+    """Once a beat, whatever comes of it: without beats every client takes the engine for hung and ends it."""
+    while True:
+        time.sleep(_BEAT)
+        try:
+            work()
+        except Exception:
+            _LOG.exception("What is done once a second failed; it is tried again.")
 
 
 def _error_frame(error: SparkInferError) -> bytes:

@@ -223,7 +223,9 @@ class Service:
                 continue
             work.prompt = prepared
             work.stream = work.session.text.stream(prepared)
-            self.loop.add(work)
+            with self._lock:
+                if work.waiters:  # else its clients left meanwhile, and their drop went ahead of it
+                    self.loop.add(work)
 
     def _read_all(self) -> None:
         while (outputs := self._to_read.get()) is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from sparkinfer.host.ledger import Ledger
 from sparkinfer.host.lineage import own_mark
 from sparkinfer.host.place import Place
 from sparkinfer.host.running import metrics
+from sparkinfer.model.memory import PROCESS_BYTES
 from tests.support.engines import connect, drain, engine_pid, engine_pids, eventually, fake_spec, row
+from tests.support.model_folders import write_model
 
 MIB = 1024**2
 BALLAST_MB = 120
@@ -49,6 +52,17 @@ def pss(pid: int) -> int:
     except OSError:
         return 0
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+
+
+def test_a_gpus_weights_and_pool_are_not_asked_of_the_hosts_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a")
+    folder, spec = write_model(tmp_path / "model"), fake_spec()
+    on_cpu = replace(spec, settings=replace(spec.settings, device="cpu", kv_memory=MIB))
+    on_gpu = replace(spec, settings=replace(spec.settings, device="cuda", kv_memory=MIB))
+    assert room.host_bytes(on_cpu, folder) == 36 * 4 + MIB + PROCESS_BYTES  # all as fp32
+    assert room.host_bytes(on_gpu, folder) == PROCESS_BYTES
 
 
 def test_a_changed_model_sends_the_idle_one_away_and_its_memory_comes_back(

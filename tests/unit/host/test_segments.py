@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pyarrow import ArrowInvalid
 from pyarrow.fs import LocalFileSystem
 
 from sparkinfer.engine.fake import FakeEngine
@@ -96,22 +97,30 @@ def test_a_torn_end_costs_its_own_row_only(tmp_path: Path, cut: int) -> None:
     )
 
 
+@pytest.mark.parametrize("kind", [OSError, ArrowInvalid, RuntimeError])
 def test_a_folder_that_cannot_be_written_costs_a_warning_and_is_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    num_tries = 0
+
     def is_full(*_: object) -> None:
-        raise OSError(28, "No space left on device")
+        nonlocal num_tries
+        num_tries += 1
+        raise kind("No space left")
 
     segments = segments_of("one")
+    segments.start()
     segments.enter(str(tmp_path))
     with monkeypatch.context() as patch:
         patch.setattr(LocalFolder, "write", is_full)
         for number in range(3):
+            seen = num_tries
             segments.add(str(tmp_path), CONFIG, [replace(ANSWER, input_hash=str(number))])
-            segments.flush()
+            eventually(lambda seen=seen: num_tries > seen)  # type: ignore[misc]
     assert caplog.text.count("No space left") == 1
-    segments.flush()
-    assert [c.input_hash for c in written(tmp_path)] == ["0", "1", "2"]
+    segments.add(str(tmp_path), CONFIG, [replace(ANSWER, input_hash="3")])
+    eventually(lambda: [c.input_hash for c in written(tmp_path)] == ["0", "1", "2", "3"])
+    segments.close()
 
 
 def test_a_job_that_is_done_gets_nothing_back_and_nobody_complains(
