@@ -21,25 +21,35 @@ REQUESTS = b"Q"
 COMPLETIONS = b"A"
 CONTROL = b"J"
 
-_COMPLETION_COLUMNS: dict[str, Callable[[Sequence[Any]], pa.Array]] = {
-    "row": columns.integers,
-    "input_hash": columns.strings,
-    "result": columns.strings,
-    "error_code": columns.strings,
-    "error_message": columns.strings,
-    "finish_reason": columns.strings,
-    "raw_text": columns.strings,
-    "warnings": columns.string_lists,
-    "prompt_tokens": columns.integers,
-    "cached_tokens": columns.integers,
-    "completion_tokens": columns.integers,
-    "queue_ms": columns.integers,
-    "latency_ms": columns.integers,
-    "attempts": columns.integers,
-    "engine": columns.strings,
-    "inferred_at": columns.numbers,
-    "details": columns.strings,
-    "logprobs": columns.number_lists,
+_TEXT, _TEXTS = pa.large_string(), pa.large_list(pa.large_string())
+
+_REQUEST_COLUMNS = {
+    "row": pa.int64(),
+    "values": _TEXTS,
+    "tags": _TEXT,
+    "input_hash": _TEXT,
+    "params_json": _TEXT,
+    "warnings": _TEXTS,
+}
+_COMPLETION_COLUMNS = {
+    "row": pa.int64(),
+    "input_hash": _TEXT,
+    "result": _TEXT,
+    "error_code": _TEXT,
+    "error_message": _TEXT,
+    "finish_reason": _TEXT,
+    "raw_text": _TEXT,
+    "warnings": _TEXTS,
+    "prompt_tokens": pa.int64(),
+    "cached_tokens": pa.int64(),
+    "completion_tokens": pa.int64(),
+    "queue_ms": pa.int64(),
+    "latency_ms": pa.int64(),
+    "attempts": pa.int64(),
+    "engine": _TEXT,
+    "inferred_at": pa.float64(),
+    "details": _TEXT,
+    "logprobs": pa.large_list(pa.float64()),
 }
 
 
@@ -51,12 +61,8 @@ def encode_control(message: Mapping[str, Any]) -> bytes:
 def encode_requests(requests: Sequence[Request], *, attempt: int) -> bytes:
     """Requests of one ``submit``; attempt counts the engines that these rows have seen, this one included."""
     arrays = {
-        "row": columns.integers([r.row for r in requests]),
-        "values": columns.string_lists([r.values for r in requests]),
-        "tags": columns.strings([r.tags for r in requests]),
-        "input_hash": columns.strings([r.input_hash for r in requests]),
-        "params_json": columns.strings([r.params_json for r in requests]),
-        "warnings": columns.string_lists([r.warnings for r in requests]),
+        name: columns.column(kind, [getattr(request, name) for request in requests])
+        for name, kind in _REQUEST_COLUMNS.items()
     }
     return REQUESTS + _encode(arrays, {"attempt": str(attempt)})
 
@@ -64,7 +70,7 @@ def encode_requests(requests: Sequence[Request], *, attempt: int) -> bytes:
 def encode_completions(completions: Sequence[Completion]) -> bytes:
     """Completions for one client."""
     records = [completion_record(c) for c in completions]
-    arrays = {name: build([r[name] for r in records]) for name, build in _COMPLETION_COLUMNS.items()}
+    arrays = {name: columns.column(kind, [r[name] for r in records]) for name, kind in _COMPLETION_COLUMNS.items()}
     return COMPLETIONS + _encode(arrays, {})
 
 

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from sparkinfer.config.specs import EngineSpec, TaskSpec
 from sparkinfer.errors import RowError, SparkInferError, by_code
+from sparkinfer.host.columns import arrow_safe, column
 from sparkinfer.schema import result_fields
 from sparkinfer.types import Completion
 
@@ -54,16 +55,16 @@ class AnswerWriter:
             for completion in completions:
                 if not completion.ok:
                     raise row_error(completion)
-            return pa.array([arrow_safe(c.result) for c in completions], pa.string())
+            return column(pa.string(), [c.result for c in completions])
         arrays = [self._column(field.name, field.ddl, completions) for field in self._fields]
         return pa.StructArray.from_arrays(arrays, names=[field.name for field in self._fields])
 
     def _column(self, name: str, ddl: str, completions: Sequence[Completion]) -> pa.Array:
         kind = _ARROW_TYPES[ddl]
         if name in self._constant:
-            return pa.array([self._constant[name]] * len(completions), kind)
+            return column(kind, [self._constant[name]] * len(completions))
         read = _READERS[name]
-        return pa.array([read(completion) for completion in completions], kind)
+        return column(kind, [read(completion) for completion in completions])
 
 
 def row_error(completion: Completion) -> SparkInferError:
@@ -75,39 +76,22 @@ def row_error(completion: Completion) -> SparkInferError:
     return kind(message)
 
 
-def arrow_safe(text: str | None) -> str | None:
-    """The text with lone surrogates as U+FFFD, which Arrow and Spark cannot hold; surrogate pairs become their character."""
-    if text is None or text.isascii():
-        return text
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
-
-
-def _warnings(completion: Completion) -> list[str] | None:
-    found = [arrow_safe(warning) for warning in completion.warnings]
-    if arrow_safe(completion.result) != completion.result:
-        found.append(INVALID_OUTPUT)
-    return [warning for warning in found if warning is not None]
-
-
-def _details(completion: Completion) -> list[tuple[str | None, str | None]]:
-    return [(arrow_safe(key), arrow_safe(value)) for key, value in completion.details.items()]
+def _warnings(completion: Completion) -> tuple[str, ...]:
+    is_broken = arrow_safe(completion.result) != completion.result
+    return (*completion.warnings, INVALID_OUTPUT) if is_broken else completion.warnings
 
 
 def _inferred_at(completion: Completion) -> int | None:
     return round(completion.inferred_at * 1_000_000) if completion.inferred_at else None
 
 
-#: Field of the struct -> its value in a completion; lists, maps and times as Arrow builds them.
+#: Field of the struct -> its value in a completion; maps as pairs, times in microseconds.
 _READERS: dict[str, Callable[[Completion], Any]] = {
-    "result": lambda c: arrow_safe(c.result),
-    "errorMessage": lambda c: arrow_safe(c.error_message),
+    "result": lambda c: c.result,
+    "errorMessage": lambda c: c.error_message,
     "errorCode": lambda c: c.error_code,
     "finish_reason": lambda c: c.finish_reason.value,
-    "raw_text": lambda c: arrow_safe(c.raw_text),
+    "raw_text": lambda c: c.raw_text,
     "warnings": _warnings,
     "prompt_tokens": lambda c: c.usage.prompt_tokens,
     "cached_tokens": lambda c: c.usage.cached_tokens,
@@ -118,6 +102,6 @@ _READERS: dict[str, Callable[[Completion], Any]] = {
     "engine": lambda c: c.engine,
     "input_hash": lambda c: c.input_hash,
     "inferred_at": _inferred_at,
-    "details": _details,
+    "details": lambda c: list(c.details.items()),
     "logprobs": lambda c: c.logprobs,
 }

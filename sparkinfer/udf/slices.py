@@ -29,14 +29,20 @@ class Slices:
         """Rows that can be had without reading from Spark."""
         return len(self._columns[0]) - self._offset if self._columns else 0
 
-    def take(self, rows: int) -> Columns | None:
-        """At most so many rows, from one batch; None at the end."""
+    def take(self, rows: int, *, max_bytes: int) -> Columns | None:
+        """At most so many rows and bytes, but at least one row, from one batch; None at the end."""
         self.fill()
         if self.is_exhausted:
             return None
-        cut = [column.slice(self._offset, rows) for column in self._columns]
+        cut = self._cut(rows)
+        while rows > 1 and sum(column.nbytes for column in cut) > max_bytes:
+            rows = len(cut[0]) // 2
+            cut = self._cut(rows)
         self._offset += len(cut[0])
         return cut
+
+    def _cut(self, rows: int) -> Columns:
+        return [column.slice(self._offset, max(1, rows)) for column in self._columns]
 
     def fill(self) -> None:
         """Read Spark's next batch where nothing is left of the last; empty ones are passed over."""

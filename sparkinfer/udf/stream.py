@@ -92,7 +92,7 @@ class RowStream:
         while not slices.is_exhausted and (room := self._window.room()):
             if self._has_ready() and (self._window.is_cautious or not slices.buffered):
                 return
-            columns = slices.take(room)
+            columns = slices.take(room, max_bytes=self._window.room_bytes)
             if columns is not None:
                 self._open(columns)
 

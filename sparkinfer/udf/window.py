@@ -62,6 +62,11 @@ class Window:
             return max(0, allowed - self._opened)
         return max(0, self._limit - self._open_rows)
 
+    @property
+    def room_bytes(self) -> int:
+        """Bytes that the rows opened next may take together; a row that is larger by itself goes alone."""
+        return max(1, MAX_BYTES - self._open_bytes)
+
     def opened(self, rows: int, size: int, *, requests: int) -> None:
         """Rows were read; ``size`` is their text in bytes, ``requests`` are those that need the engine."""
         self._opened += requests

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pyarrow as pa
 import pytest
 
 from sparkinfer.config.specs import EngineSpec, TaskSpec
 from sparkinfer.errors import PromptTooLong, RowError
+from sparkinfer.host.columns import arrow_safe, column
 from sparkinfer.schema import RESULT_FIELDS, result_fields
 from sparkinfer.types import Completion, FinishReason, ModelRef, Usage
-from sparkinfer.udf.answers import AnswerWriter, arrow_safe
+from sparkinfer.udf.answers import AnswerWriter
 
 MODEL = ModelRef(uri="m", name="m", version="v1", fingerprint="f", kind="fake", location="fake")
 
@@ -82,8 +86,7 @@ def test_a_code_that_this_version_does_not_know_is_still_a_row_error():
 )
 def test_lone_surrogates_become_the_replacement_character(text, safe):
     assert arrow_safe(text) == safe
-    column = pa.array([arrow_safe(text)], pa.string())
-    assert column.to_pylist() == [safe]
+    assert column(pa.string(), [text]).to_pylist() == [safe]
 
 
 def test_a_mended_answer_is_flagged():
@@ -91,3 +94,17 @@ def test_a_mended_answer_is_flagged():
     row = _writer(is_struct=True).write([broken]).to_pylist()[0]
     assert row["result"] == "ok\ufffd"
     assert row["warnings"] == ["INVALID_OUTPUT_TEXT"]
+
+
+@pytest.mark.parametrize("is_struct", [True, False])
+def test_reading_and_writing_do_not_need_pandas(is_struct):
+    task = TaskSpec(prompt=None, names=("text",))
+    program = (
+        "import sys, pyarrow as pa; from sparkinfer.host.columns import column; from sparkinfer.udf.worker import WorkerTask\n"
+        f"task = WorkerTask(engine_json={EngineSpec(model=MODEL).to_json()!r}, task_json={task.to_json()!r}, is_struct={is_struct})\n"
+        "(answers,) = task.answers(iter([column(pa.string(), [None, None])]))\n"
+        "assert len(answers) == 2\n"
+        "print(*{'pandas', 'torch', 'transformers', 'pyspark', 'mlflow'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""

@@ -10,6 +10,7 @@ import pytest
 from sparkinfer.config.specs import TaskSpec
 from sparkinfer.errors import EngineDied, WrongColumnType
 from sparkinfer.types import Completion
+from sparkinfer.udf import window as window_module
 from sparkinfer.udf.reading import RowReader
 from sparkinfer.udf.slices import Slices
 from sparkinfer.udf.stream import RowStream
@@ -24,11 +25,13 @@ class ShufflingClient:
         self._open = []
         self.asked = 0
         self.most_open = 0
+        self.most_bytes = 0
         self.is_closed = False
 
     def submit(self, requests):
         self._open.extend(requests)
         self.asked += len(requests)
+        self.most_bytes = max(self.most_bytes, sum(len(r.values[0]) for r in requests))
         self.most_open = max(self.most_open, len(self._open))
 
     def poll(self, timeout):
@@ -123,3 +126,13 @@ def test_a_wrong_column_is_refused_before_connecting():
     )
     with pytest.raises(WrongColumnType, match="cast it to string"):
         list(stream.answer(Slices(iter([pa.array([0.5])]))))
+
+
+def test_rows_of_one_large_batch_are_asked_for_within_the_bound_of_bytes(monkeypatch):
+    monkeypatch.setattr(window_module, "MAX_BYTES", 10_000)
+    client = ShufflingClient()
+    batch = pa.array(["x" * 1000] * 500 + ["y" * 30_000] + ["z"] * 10)
+    answers = [c for part in _stream(client).answer(Slices(iter([batch]))) for c in part]
+    assert [a.result for a in answers] == [f"<{text}>" for text in batch.to_pylist()]
+    assert client.most_bytes == 30_000, "a row above the bound goes alone"
+    assert client.asked == 511
