@@ -1,7 +1,9 @@
 """Settings: frozen, complete, validated once, at the edge.
 
-Those of the engine process size and pace it; they never change an answer, so they are not part of config_hash. Where a
-running engine meets a client with other settings, the running engine's win (a logged warning says so).
+Those of the engine process size and pace it and change no answer, so they are not part of config_hash; where a running engine
+meets a client with other ones, the running engine's win (a logged warning says so). Two are different: ``max_model_len`` decides
+which prompts are too long and is part of config_hash, and ``strict`` decides what answers may depend on. A task that asks for
+another value of these gets an engine of its own.
 """
 
 from __future__ import annotations

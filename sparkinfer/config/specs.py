@@ -17,7 +17,8 @@ from sparkinfer.types import ModelRef, SamplingParams
 class EngineSpec:
     """Which engine: one process per (executor, this, device set).
 
-    dtype is the asked-for class: ``auto | fp32 | bf16 | fp16``.
+    dtype is the asked-for class: ``auto | fp32 | bf16 | fp16``. task_gpus are the addresses that Spark gave the running
+    task; the worker fills them in, and the device set that they make is part of the engine's key.
     """
 
     model: ModelRef
@@ -25,16 +26,19 @@ class EngineSpec:
     trust_remote_code: bool = False
     fallback: bool = True
     settings: EngineSettings = field(default_factory=EngineSettings)
+    task_gpus: tuple[str, ...] = ()
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """What makes two engines different (settings do not: the running engine's win)."""
+        """What makes two engines different: what can change an answer. Of other settings the running engine's win."""
         return (
             self.model.fingerprint,
             self.model.location,
             self.dtype,
             str(self.trust_remote_code),
             str(self.fallback),
+            str(self.settings.strict),
+            str(self.settings.max_model_len),
         )
 
     def to_json(self) -> str:
@@ -47,6 +51,7 @@ class EngineSpec:
         raw: dict[str, Any] = json.loads(text)
         raw["model"] = ModelRef(**raw["model"])
         raw["settings"] = EngineSettings(**raw["settings"])
+        raw["task_gpus"] = tuple(raw["task_gpus"])
         return cls(**raw)
 
 

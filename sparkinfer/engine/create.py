@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from sparkinfer.config.specs import EngineSpec
 from sparkinfer.engine.base import Engine, EngineInfo
 from sparkinfer.engine.fake import FakeEngine
-from sparkinfer.errors import InsufficientMemory, ModelNotFound, SelfCheckFailed, UnsupportedModel
+from sparkinfer.errors import DeviceNotFound, InsufficientMemory, ModelNotFound, SelfCheckFailed, UnsupportedModel
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +78,6 @@ def build_engine(model: PreTrainedModel, spec: EngineSpec, *, dtype: str, device
         device=device,
         dtype=dtype,
         weights_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
-        facts={"architecture": model.config.model_type, "threads": str(threads)},
     )
     sampler = Sampler(repetition_penalty=float(getattr(model.generation_config, "repetition_penalty", None) or 1.0))
     try:
@@ -92,9 +91,7 @@ def build_engine(model: PreTrainedModel, spec: EngineSpec, *, dtype: str, device
                 f"{model.config.model_type} cannot generate text; choose a causal language model."
             ) from error
         model.set_attn_implementation("eager")
-        return StaticEngine(
-            model, sampler=sampler, info=replace(info, facts={**info.facts, "not_packed": error.message})
-        )
+        return StaticEngine(model, sampler=sampler, info=info)
 
 
 def _packed_engine(
@@ -117,8 +114,7 @@ def _packed_engine(
     proof = selfcheck.check(model, shapes, lambda blocks: runner(blocks, info), max_model_len=info.max_model_len)
     num_blocks, max_model_len = _kv_blocks(shapes, spec, model, info)
     _log.info("self-check passed: %s", proof)
-    about = replace(info, max_model_len=max_model_len, facts={**info.facts, "self_check": proof})
-    return PackedEngine(runner(num_blocks, about), settings)
+    return PackedEngine(runner(num_blocks, replace(info, max_model_len=max_model_len)), settings)
 
 
 def _pool(
@@ -189,7 +185,24 @@ def _prepare_device(spec: EngineSpec) -> tuple[str, int]:
 
     from sparkinfer.model.devices import cpu_threads, device_set
 
-    devices = device_set(spec.settings.device)
+    devices = device_set(spec.settings.device, task_addresses=spec.task_gpus)
     threads = cpu_threads(spec.settings.threads)
     torch.set_num_threads(threads)
-    return ("cpu" if devices.kind == "cpu" else "cuda:0"), threads
+    return ("cpu" if devices.kind == "cpu" else _torch_name(devices.ids[0])), threads
+
+
+def _torch_name(gpu: str) -> str:
+    """``cuda:N`` for the GPU that CUDA knows by this name: an engine process sees its own only, a worker sees them all."""
+    import torch
+
+    from sparkinfer.model.devices import visible_gpus
+
+    visible = visible_gpus()
+    if gpu in visible:
+        return f"cuda:{visible.index(gpu)}"
+    for index in range(torch.cuda.device_count()):
+        if f"GPU-{torch.cuda.get_device_properties(index).uuid}".startswith(gpu):
+            return f"cuda:{index}"
+    raise DeviceNotFound(
+        f"torch does not see the GPU {gpu} in this worker; use engine_mode='shared', or let the discovery script print indices."
+    )

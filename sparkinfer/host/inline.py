@@ -1,4 +1,4 @@
-"""The engine in the worker process itself: one per process and engine identity, ending with the process."""
+"""The engine in the worker process itself: one per process, model and device set, ending with the process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from sparkinfer.types import Completion, Request
 
 _TICK = 1.0
 
-_services: dict[tuple[object, ...], _InlineService] = {}
+_services: dict[tuple[int, str], _InlineService] = {}
 _lock = threading.Lock()
 
 
@@ -111,7 +111,7 @@ def _remove_leftovers(folder: Path) -> None:
 
 
 def _service_of(place: Place, spec: EngineSpec) -> _InlineService:
-    key = (os.getpid(), place.identity, *spec.identity)  # the pid: a forked child must not use its parent's threads
+    key = (os.getpid(), engine_key(place, spec))  # the pid: a forked child must not use its parent's threads
     with _lock:
         if key not in _services or _services[key].error is not None:
             _services[key] = _InlineService(place, spec)

@@ -10,7 +10,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from sparkinfer.udf.resolve import ResolvedUdf
@@ -53,10 +52,9 @@ def _connecting(engine_json: str, task_json: str) -> Callable[[Iterator[Any]], I
     def connect(batches: Iterator[Any]) -> Iterator[Any]:
         from sparkinfer import host
         from sparkinfer.config.specs import EngineSpec, TaskSpec
-        from sparkinfer.udf.devices import with_task_device
+        from sparkinfer.udf.devices import with_task_gpus
 
-        engine = EngineSpec.from_json(engine_json)
-        engine = replace(engine, settings=with_task_device(engine.settings))
+        engine = with_task_gpus(EngineSpec.from_json(engine_json))
         host.connect(engine, TaskSpec.from_json(task_json)).close()
         yield from batches
 

@@ -60,7 +60,7 @@ def device_set(
     if device == "cpu":
         return CPU
     environ = os.environ if environ is None else environ
-    visible = _visible(environ, host_gpus)
+    visible = visible_gpus(environ, host_gpus)
     if task_addresses:
         ids = tuple(dict.fromkeys(_address(address, environ, visible) for address in task_addresses))
     else:
@@ -89,9 +89,14 @@ def _named(device: str, ids: tuple[str, ...]) -> DeviceSet:
     return DeviceSet(kind="cuda", ids=(ids[index],))
 
 
-def _visible(environ: Mapping[str, str], host_gpus: Sequence[str] | None) -> tuple[str, ...]:
-    """The GPUs that CUDA would show this process: those of the environment variable up to the first invalid one, else all."""
-    text = environ.get(_VISIBLE)
+def visible_gpus(environ: Mapping[str, str] | None = None, host_gpus: Sequence[str] | None = None) -> tuple[str, ...]:
+    """The GPUs that CUDA would show this process: those of the environment variable up to the first invalid one, else all.
+
+    Args:
+        environ: where ``CUDA_VISIBLE_DEVICES`` is read; None: this process's environment.
+        host_gpus: the host's GPUs; None: looked up in /proc.
+    """
+    text = (os.environ if environ is None else environ).get(_VISIBLE)
     if text is None:
         return tuple(_host_gpus() if host_gpus is None else host_gpus)
     ids: list[str] = []
@@ -132,19 +137,11 @@ def _host_gpus() -> list[str]:
         return []
 
 
-def cpu_threads(asked: int | None = None, *, executor_cores: int | None = None) -> int:
-    """Threads that an engine on CPU uses.
-
-    Args:
-        asked: the setting ``threads``; it wins.
-        executor_cores: ``spark.executor.cores``, where it is known; None: the cores that this process may run on,
-            and at most what the container's quota gives.
-    """
+def cpu_threads(asked: int | None = None) -> int:
+    """Threads that an engine on CPU uses: the setting, else the cores this process may run on, within the container's quota."""
     if asked is not None:
         return asked
     cores = len(os.sched_getaffinity(0))
-    if executor_cores is not None:
-        cores = min(cores, executor_cores)
     quota = _quota()
     return max(1, cores if quota is None else min(cores, quota))
 

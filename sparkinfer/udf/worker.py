@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pyarrow as pa
 
 from sparkinfer.config.specs import EngineSpec, TaskSpec
 from sparkinfer.udf import readers
 from sparkinfer.udf.answers import AnswerWriter
-from sparkinfer.udf.devices import with_task_device
+from sparkinfer.udf.devices import with_task_gpus
 from sparkinfer.udf.reading import RowReader
 from sparkinfer.udf.slices import Slices
 from sparkinfer.udf.stream import Client, RowStream
@@ -61,5 +61,5 @@ class WorkerTask:
     def _connect(self, engine: EngineSpec, task: TaskSpec) -> Client:
         from sparkinfer import host
 
-        engine = replace(engine, settings=with_task_device(engine.settings))
+        engine = with_task_gpus(engine)
         return host.connect_inline(engine, task) if self.engine_mode == "inline" else host.connect(engine, task)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -72,10 +73,9 @@ def test_two_sets_have_two_keys_and_equal_ones_share() -> None:
     assert CPU.key == "cpu"
 
 
-def test_threads_are_the_setting_else_the_executors_cores_within_the_hosts() -> None:
+def test_threads_are_the_setting_else_the_cores_that_this_process_may_run_on() -> None:
     assert cpu_threads(7) == 7
-    assert cpu_threads(executor_cores=1) == 1
-    assert 1 <= cpu_threads(executor_cores=10_000) <= cpu_threads() < 10_000
+    assert 1 <= cpu_threads() <= len(os.sched_getaffinity(0))
 
 
 def test_nothing_heavy_is_imported_to_decide() -> None:

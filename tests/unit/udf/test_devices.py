@@ -1,39 +1,61 @@
-"""Spark's GPU address as torch counts devices."""
+"""Spark's GPU addresses make the engine's device, and the worker's own environment stays as it is."""
 
 from __future__ import annotations
 
+import os
+import sys
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
 import pytest
 
-from sparkinfer.config.settings import EngineSettings
-from sparkinfer.errors import DeviceNotFound
-from sparkinfer.udf.devices import device_name, with_task_device
+from sparkinfer import host
+from sparkinfer.config.specs import EngineSpec
+from sparkinfer.host.election import engine_key
+from sparkinfer.host.place import here
+from sparkinfer.udf.devices import with_task_gpus
+from tests.support.engines import TASK, fake_spec
 
 
-@pytest.mark.parametrize(
-    ("address", "visible", "name"),
-    [
-        ("2", "", "cuda:2"),
-        ("2", "2,3", "cuda:0"),
-        ("3", "2,3", "cuda:1"),
-        ("1", "2,3", "cuda:1"),
-        ("GPU-b", "GPU-a, GPU-b", "cuda:1"),
-    ],
-)
-def test_an_address_is_a_physical_id_a_place_or_a_uuid(address, visible, name):
-    assert device_name([address], {"CUDA_VISIBLE_DEVICES": visible}) == name
+@dataclass
+class Tasks:
+    """Stands for pyspark in a worker: tells the GPUs of the task that runs now."""
+
+    gpus: list[str] = field(default_factory=list)
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        resources = SimpleNamespace(
+            resources=lambda: {"gpu": SimpleNamespace(addresses=self.gpus)} if self.gpus else {}
+        )
+        pyspark = SimpleNamespace(TaskContext=SimpleNamespace(get=lambda: resources))
+        monkeypatch.setitem(sys.modules, "pyspark", pyspark)
 
 
-def test_a_uuid_becomes_the_one_visible_device():
-    environment: dict[str, str] = {}
-    assert device_name(["MIG-1"], environment) == "cuda:0"
-    assert environment == {"CUDA_VISIBLE_DEVICES": "MIG-1"}
+def test_a_reused_workers_next_task_gets_its_own_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    tasks, spec, keys = Tasks(), fake_spec(), []
+    tasks.install(monkeypatch)
+    for address in ("GPU-a", "GPU-b", "GPU-a"):
+        tasks.gpus = [address]
+        engine = with_task_gpus(spec)
+        assert engine.task_gpus == (address,)
+        keys.append(engine_key(here(), EngineSpec.from_json(engine.to_json())))
+    assert keys[0] == keys[2] != keys[1]
+    assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
-def test_an_address_that_is_not_visible_is_refused():
-    with pytest.raises(DeviceNotFound, match="GPU 5"):
-        device_name(["5"], {"CUDA_VISIBLE_DEVICES": "2,3"})
+def test_inline_two_gpus_are_two_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    tasks, services = Tasks(), []
+    tasks.install(monkeypatch)
+    for address in ("0", "1", "0"):
+        tasks.gpus = [address]
+        client = host.connect_inline(with_task_gpus(fake_spec(answer="inline")), TASK)
+        services.append(client._service)  # type: ignore[attr-defined]
+        client.close()
+    assert services[0] is services[2] is not services[1]
 
 
-def test_outside_a_task_the_settings_stay():
-    settings = EngineSettings()
-    assert with_task_device(settings) is settings
+def test_outside_a_task_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    Tasks().install(monkeypatch)
+    assert with_task_gpus(fake_spec()) == fake_spec()
