@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 from sparkinfer.types import FinishReason, SamplingParams
@@ -64,7 +64,6 @@ class EngineInfo:
     dtype: str
     weights_bytes: int = 0
     kv_bytes: int = 0
-    facts: dict[str, str] = field(default_factory=dict)
 
 
 class Engine(Protocol):

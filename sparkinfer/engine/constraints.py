@@ -8,69 +8,68 @@ from functools import lru_cache
 Choices = tuple[tuple[int, ...], ...]
 
 
-class _Node:
-    """One state of the trie: where each next id leads, and whether a choice ends here."""
+class Trie:
+    """One state of the choices: where each next id leads, and whether a choice ends here.
+
+    What is asked of it takes the ids generated from here on.
+    """
 
     __slots__ = ("children", "ends")
 
     def __init__(self) -> None:
-        self.children: dict[int, _Node] = {}
+        self.children: dict[int, Trie] = {}
         self.ends = False
+
+    def allowed(self, generated: Sequence[int], stop_ids: Collection[int] = ()) -> list[int]:
+        """The ids that may come next, in ascending order.
+
+        Args:
+            generated: what has come out so far.
+            stop_ids: ids that end the completion; allowed where a choice ends that another one continues.
+
+        Returns:
+            Ids; empty where the choice is complete (or ``generated`` is no beginning of a choice).
+        """
+        node = self._after(generated)
+        if node is None:
+            return []
+        ends_early = node.ends and node.children
+        return sorted({*node.children, *(stop_ids if ends_early else ())})
+
+    def is_complete(self, generated: Sequence[int]) -> bool:
+        """Whether a choice is whole and none goes on from it."""
+        node = self._after(generated)
+        return node is not None and node.ends and not node.children
+
+    def forced_end(self, generated: Sequence[int]) -> list[int]:
+        """The rest of the only choice still possible; empty where something is left to decide.
+
+        A choice that another one continues is not at its end: whether it stops there is the model's to say.
+        """
+        node = self._after(generated)
+        rest: list[int] = []
+        while node is not None and not node.ends and len(node.children) == 1:
+            ((token_id, node),) = node.children.items()
+            rest.append(token_id)
+        return rest if node is not None and node.ends and not node.children else []
+
+    def _after(self, generated: Sequence[int]) -> Trie | None:
+        node: Trie | None = self
+        for token_id in generated:
+            node = None if node is None else node.children.get(token_id)
+        return node
 
 
 @lru_cache(maxsize=256)
-def _trie(choices: Choices) -> _Node:
-    root = _Node()
+def trie_of(choices: Choices) -> Trie:
+    """The trie of these choices, shared by all who ask for it. To find it costs a hash of every id: ask once a sequence."""
+    root = Trie()
     for choice in choices:
         node = root
         for token_id in choice:
-            node = node.children.setdefault(token_id, _Node())
+            node = node.children.setdefault(token_id, Trie())
         node.ends = True
     return root
-
-
-def _state(choices: Choices, generated: Sequence[int]) -> _Node | None:
-    node: _Node | None = _trie(choices)
-    for token_id in generated:
-        node = None if node is None else node.children.get(token_id)
-    return node
-
-
-def allowed(choices: Choices, generated: Sequence[int], stop_ids: Collection[int] = ()) -> list[int]:
-    """The ids that may come next, in ascending order.
-
-    Args:
-        choices: token ids of each choice.
-        generated: what has come out so far.
-        stop_ids: ids that end the completion; allowed where a choice ends that another one continues.
-
-    Returns:
-        Ids; empty where the choice is complete (or ``generated`` is no beginning of a choice).
-    """
-    node = _state(choices, generated)
-    if node is None:
-        return []
-    ends_early = node.ends and node.children
-    return sorted({*node.children, *(stop_ids if ends_early else ())})
-
-
-def is_complete(choices: Choices, generated: Sequence[int]) -> bool:
-    """Whether a choice is whole and none goes on from it."""
-    node = _state(choices, generated)
-    return node is not None and node.ends and not node.children
-
-
-def forced_end(choices: Choices, generated: Sequence[int]) -> list[int]:
-    """The ids that are left of the only choice still possible; empty where something is left to decide.
-
-    A choice that another one continues is not at its end: whether it stops there is the model's to say.
-    """
-    node = _state(choices, generated)
-    rest: list[int] = []
-    while node is not None and not node.ends and len(node.children) == 1:
-        ((token_id, node),) = node.children.items()
-        rest.append(token_id)
-    return rest if node is not None and node.ends and not node.children else []
 
 
 def longest(choices: Choices) -> int:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 from sparkinfer.config.settings import EngineSettings
 from sparkinfer.engine.base import EngineRequest, TokenOutput
-from sparkinfer.engine.constraints import forced_end, is_complete
 from sparkinfer.engine.plan import PlannedSequence, Runner, SampledToken, StepPlan, StepResult
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.sequence import Sequence, SequenceStatus
@@ -151,8 +150,8 @@ class PackedEngine:
     def _finish_reason(self, sequence: Sequence) -> FinishReason | None:
         """Why the sequence ends with its last token; None while it goes on. A choice runs to its end, whatever max_tokens."""
         request = sequence.request
-        if request.choices is not None:
-            return FinishReason.STOP if is_complete(request.choices, sequence.generated) else None
+        if sequence.trie is not None:
+            return FinishReason.STOP if sequence.trie.is_complete(sequence.generated) else None
         is_full = len(sequence.token_ids) >= self.info.max_model_len
         return FinishReason.LENGTH if is_full or sequence.num_generated >= request.sampling.max_tokens else None
 
@@ -185,9 +184,9 @@ def _with_forced(sequence: Sequence, token_id: int) -> list[int]:
     With log-probabilities each of them takes its own step, because each has its own.
     """
     request = sequence.request
-    if request.choices is None or request.sampling.logprobs is not None:
+    if sequence.trie is None or request.sampling.logprobs is not None:
         return [token_id]
-    return [token_id, *forced_end(request.choices, [*sequence.generated, token_id])]
+    return [token_id, *sequence.trie.forced_end([*sequence.generated, token_id])]
 
 
 def _error_of(error: Exception) -> tuple[str, str]:

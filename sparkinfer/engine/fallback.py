@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from sparkinfer.engine.base import EngineInfo, EngineRequest, TokenOutput
-from sparkinfer.engine.constraints import forced_end, is_complete, longest
+from sparkinfer.engine.constraints import longest
 from sparkinfer.engine.plan import SampledToken
 from sparkinfer.engine.sampler import Sampler
 from sparkinfer.engine.sequence import Sequence
@@ -143,15 +143,15 @@ class _Draw(LogitsProcessor):
         self.tokens += tokens
         self.broken = broken.get(0)
         drawn = tokens[0].token_id
-        request = self._sequence.request
+        request, trie = self._sequence.request, self._sequence.trie
         is_stop = drawn in request.stop_ids and (
             request.choices is None or tuple(self._sequence.generated) in request.choices
         )
         if not is_stop:
             self._sequence.token_ids.append(drawn)
-            if request.choices is not None and request.sampling.logprobs is None:
-                self._sequence.token_ids += forced_end(request.choices, self._sequence.generated)
-        complete = request.choices is not None and is_complete(request.choices, self._sequence.generated)
+            if trie is not None and request.sampling.logprobs is None:
+                self._sequence.token_ids += trie.forced_end(self._sequence.generated)
+        complete = trie is not None and trie.is_complete(self._sequence.generated)
         self.ended = is_stop or complete or self.broken is not None
         only = torch.full_like(scores, float("-inf"))
         only[0, drawn] = 0.0

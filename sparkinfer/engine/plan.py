@@ -36,11 +36,9 @@ class StepPlan:
 
     Attributes:
         items: decodes first, then prefill chunks; a sequence comes once.
-        shared_prefix_blocks: leading blocks that *all* decodes of this step have in common (0 when there are none).
     """
 
     items: list[PlannedSequence] = field(default_factory=list)
-    shared_prefix_blocks: int = 0
 
     @property
     def num_tokens(self) -> int:

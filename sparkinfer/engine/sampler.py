@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from sparkinfer.engine import constraints, noise
+from sparkinfer.engine import noise
 from sparkinfer.engine.plan import SampledToken
 from sparkinfer.engine.sequence import Sequence
 
@@ -80,7 +80,7 @@ class Sampler:
         free: list[int] = []
         bound: list[int] = []
         for i, sequence in enumerate(sequences):
-            (free if sequence.request.choices is None else bound).append(i)
+            (free if sequence.trie is None else bound).append(i)
         if free:
             rows = logits if len(free) == len(sequences) else logits[free]
             picked = _pick(rows, None, [sequences[i] for i in free])
@@ -97,10 +97,8 @@ def _bound_scores(
     logits: torch.Tensor, rows: list[int], sequences: list[Sequence]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Scores and ids [n, widest] of the allowed ids of each row; what is padded scores -inf."""
-    lists = [
-        constraints.allowed(s.request.choices or (), s.generated, s.request.stop_ids)
-        for s in (sequences[i] for i in rows)
-    ]
+    bound = [sequences[i] for i in rows]
+    lists = [s.trie.allowed(s.generated, s.request.stop_ids) for s in bound if s.trie is not None]
     ids = torch.zeros((len(rows), max(map(len, lists))), dtype=torch.long)
     real = torch.zeros_like(ids, dtype=torch.bool)
     for i, found in enumerate(lists):

@@ -85,7 +85,7 @@ class Scheduler:
         if self.running or self._is_batch_closed(now):
             while budget and (admitted := self._admit_next()) is not None:
                 budget -= self._plan_prefill(admitted, budget, decodes, prefills)
-        return StepPlan(items=decodes + prefills, shared_prefix_blocks=_shared_prefix(decodes))
+        return StepPlan(items=decodes + prefills)
 
     def advance(self, item: PlannedSequence) -> None:
         """The K/V of a planned item are there: prompts that wait for them can be admitted."""
@@ -247,18 +247,3 @@ class Scheduler:
 
 def _rank(sequence: Sequence) -> tuple[bool, int, float, float, int]:
     return sequence.rank
-
-
-def _shared_prefix(decodes: list[PlannedSequence]) -> int:
-    """How many leading blocks all decodes have in common."""
-    if len(decodes) < 2:
-        return 0
-    common = decodes[0].sequence.block_ids
-    for item in decodes:
-        blocks = item.sequence.block_ids
-        if blocks[: len(common)] != common:
-            shorter = min(len(common), len(blocks))
-            common = common[: next((i for i in range(shorter) if common[i] != blocks[i]), shorter)]
-            if not common:
-                return 0
-    return len(common)

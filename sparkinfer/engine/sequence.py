@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from sparkinfer.engine.base import EngineRequest
+from sparkinfer.engine.constraints import Trie, trie_of
 
 
 class SequenceStatus(Enum):
@@ -34,6 +35,7 @@ class Sequence:
         cached_tokens: of the prompt's tokens, how many the prefix cache gave.
         status: see :class:`SequenceStatus`.
         aged: it was once admitted because it had waited longest; from then on it outranks every priority.
+        trie: the request's choices, or None.
     """
 
     request: EngineRequest
@@ -44,11 +46,17 @@ class Sequence:
     cached_tokens: int = 0
     status: SequenceStatus = SequenceStatus.WAITING
     aged: bool = False
+    trie: Trie | None = None
 
     @classmethod
     def from_request(cls, request: EngineRequest) -> Sequence:
         """A waiting sequence without blocks."""
-        return cls(request=request, token_ids=list(request.prompt_ids), num_prompt=len(request.prompt_ids))
+        return cls(
+            request=request,
+            token_ids=list(request.prompt_ids),
+            num_prompt=len(request.prompt_ids),
+            trie=None if request.choices is None else trie_of(request.choices),
+        )
 
     @property
     def request_id(self) -> int:

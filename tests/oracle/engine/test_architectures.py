@@ -33,7 +33,6 @@ def test_a_model_that_cannot_be_packed_runs_on_the_always_right_path(kind: str) 
     want = [tiny.generated(model, prompt, NEW_TOKENS) for prompt in prompts]
     engine = tiny.engine(model)
     assert engine.info.label == "static/cpu/fp32"
-    assert "not_packed" in engine.info.facts
     assert tiny.greedy(engine, prompts, NEW_TOKENS) == want
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from sparkinfer.engine.constraints import allowed, forced_end, is_complete, longest
+from sparkinfer.engine.constraints import longest, trie_of
 
 CHOICES = ((5, 6), (5, 6, 7), (5, 8), (9,))
+TRIE = trie_of(CHOICES)
 
 
 @pytest.mark.parametrize(
@@ -14,19 +15,19 @@ CHOICES = ((5, 6), (5, 6, 7), (5, 8), (9,))
     [([], [5, 9]), ([5], [6, 8]), ([5, 6], [2, 7]), ([5, 6, 7], []), ([9], []), ([4], []), ([5, 6, 2], [])],
 )
 def test_only_a_continuation_of_a_choice_is_allowed(generated: list[int], expected: list[int]) -> None:
-    assert allowed(CHOICES, generated, frozenset([2])) == expected
+    assert TRIE.allowed(generated, frozenset([2])) == expected
 
 
 def test_a_choice_that_another_continues_is_not_complete_until_a_stop_id() -> None:
-    assert not is_complete(CHOICES, [5, 6])
-    assert is_complete(CHOICES, [5, 6, 7])
-    assert is_complete(CHOICES, [9])
-    assert not is_complete(CHOICES, [])
-    assert not is_complete(CHOICES, [9, 9])
+    assert not TRIE.is_complete([5, 6])
+    assert TRIE.is_complete([5, 6, 7])
+    assert TRIE.is_complete([9])
+    assert not TRIE.is_complete([])
+    assert not TRIE.is_complete([9, 9])
 
 
 def test_stop_ids_are_not_allowed_where_no_choice_ends() -> None:
-    assert allowed(CHOICES, [], frozenset([2])) == [5, 9]
+    assert TRIE.allowed([], frozenset([2])) == [5, 9]
 
 
 def test_the_longest_choice_is_counted_in_tokens() -> None:
@@ -34,7 +35,7 @@ def test_the_longest_choice_is_counted_in_tokens() -> None:
 
 
 def test_equal_choices_count_once() -> None:
-    assert allowed(((3,), (3,)), []) == [3]
+    assert trie_of(((3,), (3,))).allowed([]) == [3]
 
 
 @pytest.mark.parametrize(
@@ -54,4 +55,4 @@ def test_equal_choices_count_once() -> None:
 def test_what_is_left_of_the_only_possible_choice_is_forced(
     choices: tuple[tuple[int, ...], ...], generated: list[int], rest: list[int]
 ) -> None:
-    assert forced_end(choices, generated) == rest
+    assert trie_of(choices).forced_end(generated) == rest

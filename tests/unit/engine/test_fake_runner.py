@@ -70,14 +70,6 @@ def test_a_plan_that_breaks_the_rules_is_refused(item: tuple[int, int, bool], co
         FakeRunner(4, block_size=4).run(StepPlan([PlannedSequence(sequence, start, num_tokens, samples)]))
 
 
-def test_decodes_that_do_not_share_their_blocks_are_noticed() -> None:
-    runner = FakeRunner(4, block_size=4)
-    first, second = sequence_of(0, [1], [0]), sequence_of(1, [1], [1])
-    plan = StepPlan([PlannedSequence(first, 0, 1, True), PlannedSequence(second, 0, 1, True)], shared_prefix_blocks=1)
-    with pytest.raises(AssertionError, match="not shared"):
-        runner.run(plan)
-
-
 def test_only_choices_come_out() -> None:
     runner = FakeRunner(4, block_size=4)
     sequence = sequence_of(0, [1, 2], [0], choices=((5, 6), (7,)), stop_ids=[2])

@@ -102,7 +102,7 @@ def test_a_common_instruction_of_200_requests_that_arrive_together_is_computed_o
     second = run(scheduler)
     assert second.num_tokens == 1 + 199 * (133 - 128), "all others come in the next step, with the instruction cached"
     assert {item.sequence.cached_tokens for item in second.items[1:]} == {128}
-    assert run(scheduler).shared_prefix_blocks == 8
+    assert len({tuple(item.sequence.block_ids[:8]) for item in run(scheduler).items}) == 1
 
 
 def test_other_prompts_run_while_twins_wait_for_a_prefix() -> None:
@@ -218,13 +218,6 @@ def test_a_smaller_budget_runs_the_first_ranked_decodes() -> None:
     run(scheduler)
     scheduler.budget.shrink(4)
     assert shape(run(scheduler)) == [(1, 1), (2, 1)]
-
-
-def test_a_single_decode_shares_its_blocks_with_nobody() -> None:
-    scheduler = scheduler_of()
-    scheduler.add(request(0, range(9)))
-    run(scheduler)
-    assert run(scheduler).shared_prefix_blocks == 0
 
 
 def test_blocks_are_given_in_the_same_order_every_time() -> None:
