@@ -14,7 +14,7 @@
     │   └── EngineStartFailed  EngineDied  EngineTimeout  ProtocolError  SocketPathTooLong
     └── JobError               tables and commits
         ├── TableSchemaMismatch  PermissionDenied  DiskFull  CommitConflict  CommitFailed
-        └── RowCountMismatch  FailedRows  StagingLost
+        └── RowCountMismatch  FailedRows  StagingLost  DeadlineReached
 
 A failed *row* is data (its ``code`` and message stand in the result struct); a failed *job* is an exception. Every class
 pickles: its one argument is the whole message. ``transient`` says whether trying again can help.
@@ -329,6 +329,13 @@ class StagingLost(JobError):
     """Staged files vanished under a running job."""
 
     code = "STAGING_LOST"
+
+
+class DeadlineReached(JobError):
+    """The job's time was over; what was finished is committed or kept, and the same job goes on."""
+
+    code = "DEADLINE_REACHED"
+    transient = True
 
 
 def all_errors() -> list[type[SparkInferError]]:

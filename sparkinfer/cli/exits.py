@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from sparkinfer.errors import ConfigError, InvalidModelUri, SparkInferError
+from sparkinfer.errors import ConfigError, DeadlineReached, InvalidModelUri, SparkInferError
 
 
 class ExitCode(IntEnum):
@@ -18,7 +18,7 @@ class ExitCode(IntEnum):
     FAILED_ROWS = 3
     """Done, and some rows failed; also when a repeat finds only old ones."""
     STOPPED = 4
-    """Stopped early by a signal; what is finished is kept."""
+    """Stopped early by a signal or the job's deadline; what is finished is kept."""
 
 
 class Stopped(KeyboardInterrupt):
@@ -27,4 +27,6 @@ class Stopped(KeyboardInterrupt):
 
 def code_of(error: SparkInferError) -> ExitCode:
     """The exit code of an error that ends a command."""
+    if isinstance(error, DeadlineReached):
+        return ExitCode.STOPPED
     return ExitCode.WRONG_USE if isinstance(error, ConfigError | InvalidModelUri) else ExitCode.FAILED

@@ -10,14 +10,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, SpinnerColumn, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bar
 
+from sparkinfer.job.progress import Progress
+
 if TYPE_CHECKING:
-    from sparkinfer.job.progress import OnProgress, Progress
+    from sparkinfer.job.progress import OnProgress
 
 #: Plain lines come at most so often, and no line is said again before the second time is over.
 PLAIN_EVERY_S = 5.0
@@ -109,6 +111,9 @@ class PlainLines:
         self._people.print(f"{clock_time(progress.seconds)}  {words}")
 
 
+_NOTHING_YET = Progress(phase="reading")
+
+
 class LastLook:
     """Keeps the last look at a job, for when it is stopped."""
 
@@ -126,13 +131,11 @@ class LastLook:
 
     def what_is_left(self, table: str) -> str:
         """What stands in the table and what does not, in one line."""
-        seen = self.progress
-        if seen is None or not seen.rows_total:
-            return f"Stopped before the first row; {table} is as it was."
-        return (
-            f"Stopped with {seen.buckets_done} of {seen.buckets_total} buckets committed to {table}; "
-            f"{max(0, seen.rows_total - seen.rows_done)} of {seen.rows_total} rows were not answered yet."
-        )
+        return (self.progress or _NOTHING_YET).what_is_left(table)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The last look, for ``--json``."""
+        return (self.progress or _NOTHING_YET).to_dict()
 
 
 @contextlib.contextmanager

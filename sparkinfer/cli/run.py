@@ -12,6 +12,7 @@ from sparkinfer.cli import console
 from sparkinfer.cli.exits import ExitCode
 from sparkinfer.cli.live import LastLook, watch
 from sparkinfer.cli.quiet import LOG_NAME, quiet_session
+from sparkinfer.errors import DeadlineReached
 from sparkinfer.tracking.base import NullTracker, Tracker
 from sparkinfer.tracking.mlflow import MlflowTracker
 
@@ -30,7 +31,16 @@ def run(
     from sparkinfer.config.load import load_job
 
     people = console.people(as_json=as_json)
-    result = run_job(load_job(job), app=f"sparkinfer {job.stem}", people=people)
+    config, seen = load_job(job), LastLook()
+    try:
+        result = run_job(config, app=f"sparkinfer {job.stem}", people=people, seen=seen)
+    except (KeyboardInterrupt, DeadlineReached) as stop:
+        if as_json:
+            reason = "deadline" if isinstance(stop, DeadlineReached) else "signal"
+            console.print_json(
+                {"table": config.into, "stopped": reason, **seen.to_dict(), "exit_code": int(ExitCode.STOPPED)}
+            )
+        raise
     tell(result, people)
     code = exit_code(result)
     if as_json:
@@ -38,7 +48,9 @@ def run(
     return code
 
 
-def run_job(config: JobConfig, *, app: str, people: Console, log: Path | None = None) -> RunResult:
+def run_job(
+    config: JobConfig, *, app: str, people: Console, log: Path | None = None, seen: LastLook | None = None
+) -> RunResult:
     """Run a job in a session of its own, or in the one that is there (spark-submit, a notebook).
 
     Args:
@@ -46,13 +58,14 @@ def run_job(config: JobConfig, *, app: str, people: Console, log: Path | None = 
         app: name of the application.
         people: where progress is drawn.
         log: file for the JVM's own messages; None: one in the system's temporary folder.
+        seen: keeps the last look at the job.
     """
     from sparkinfer import llm_udf
     from sparkinfer import run as run_table
 
     log = log or Path(tempfile.mkdtemp(prefix="sparkinfer-")) / LOG_NAME
     udf = llm_udf(**config.udf.keywords())
-    seen = LastLook()
+    seen = seen or LastLook()
     try:
         with quiet_session(app, log=log, config=_session_settings(config)) as spark, watch(people) as draw:
             return run_table(spark, udf=udf, on_progress=seen.through(draw), **arguments(config))
@@ -72,6 +85,7 @@ def arguments(config: JobConfig) -> dict[str, Any]:
         "output": config.output,
         "mode": config.mode,
         "retry_failed": config.retry_failed,
+        "deadline": config.deadline,
         "staging": config.staging,
         "experiment": config.experiment,
         "fail_on_error": config.fail_on_error,

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from sparkinfer.config.document import Document, build, read_yaml
+from sparkinfer.config.duration import seconds_of
 from sparkinfer.config.settings import TrackingSettings
 from sparkinfer.errors import InvalidConfig, InvalidParams
 from sparkinfer.types import SamplingParams
@@ -69,6 +70,7 @@ class JobConfig:
         experiment: MLflow experiment.
         mode: ``latest`` (one row per key) or ``append`` (one per key, input and configuration).
         retry_failed: ask again for rows that failed before.
+        deadline: how long the job may take: ``2h``, ``90m``, ``45s``, or seconds as a number.
         staging: folder for staged answers.
         fail_on_error: end with an error when rows failed, after the good ones are committed; None: the udf's.
         tracking_uri: MLflow store.
@@ -87,11 +89,16 @@ class JobConfig:
     experiment: str | None = None
     mode: Literal["latest", "append"] = "latest"
     retry_failed: bool = False
+    deadline: str | float | None = None
     staging: str | None = None
     fail_on_error: bool | None = None
     tracking_uri: str | None = None
     registry_uri: str | None = None
     tracking: TrackingSettings | None = None
+
+    def __post_init__(self) -> None:
+        if self.deadline is not None:
+            seconds_of(self.deadline, name="deadline")
 
 
 def load_job(path: Path | str) -> JobConfig:

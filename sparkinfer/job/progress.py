@@ -60,6 +60,15 @@ class Progress:
         """Plain JSON-able values."""
         return asdict(self)
 
+    def what_is_left(self, table: str) -> str:
+        """What stands in the table and what does not when the job is stopped here, in one sentence."""
+        if not self.rows_total:
+            return f"Stopped before the first row; {table} is as it was."
+        return (
+            f"Stopped with {self.buckets_done} of {self.buckets_total} buckets committed to {table}; "
+            f"{max(0, self.rows_total - self.rows_done)} of {self.rows_total} rows were not answered yet."
+        )
+
 
 Counters = Callable[[], Sequence[dict[str, float]]]
 OnProgress = Callable[[Progress], None]

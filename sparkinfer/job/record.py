@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import PurePosixPath
 from typing import Any
 
-from sparkinfer.errors import SparkInferError
+from sparkinfer.errors import DeadlineReached, SparkInferError
 from sparkinfer.job.counts import Counts
 from sparkinfer.job.result import RunResult
 from sparkinfer.job.spec import JobSpec
@@ -83,6 +83,9 @@ def recorded(tracker: Tracker | None, facts: JobFacts) -> Iterator[Record]:
     chosen.start(facts)
     try:
         yield record
+    except DeadlineReached as error:
+        record.finish(RunStatus.KILLED, str(error))
+        raise
     except Exception as error:
         text = str(error) if isinstance(error, SparkInferError) else f"{type(error).__name__}: {error}"
         record.finish(RunStatus.FAILED, text)

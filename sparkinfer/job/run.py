@@ -9,34 +9,29 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from sparkinfer.config.load import load_settings
 from sparkinfer.config.settings import Settings
-from sparkinfer.errors import InvalidConfig
-from sparkinfer.job.answers import KnownAnswers
-from sparkinfer.job.chunks import Chunks, slot_count
-from sparkinfer.job.commit import Committed, Committer, StagedBucket
-from sparkinfer.job.comparison import Comparison, compare
-from sparkinfer.job.counts import Counts
+from sparkinfer.errors import DeadlineReached, InvalidConfig
+from sparkinfer.job.comparison import compare
+from sparkinfer.job.deadline import Deadline
 from sparkinfer.job.failures import stops_kept
 from sparkinfer.job.pending import keyed_rows
-from sparkinfer.job.pipeline import JobTag, answered_in_order
+from sparkinfer.job.pipeline import JobTag
 from sparkinfer.job.progress import OnProgress, ProgressReporter
-from sparkinfer.job.record import Record, job_facts, recorded
+from sparkinfer.job.record import job_facts, recorded
 from sparkinfer.job.result import RunResult, refuse_failures
 from sparkinfer.job.source import open_source
-from sparkinfer.job.spec import JobSpec, check_spec
-from sparkinfer.job.staging import Staging, staging_of, staging_root
-from sparkinfer.job.warmup import start_engine
+from sparkinfer.job.spec import check_spec
+from sparkinfer.job.work import Job, result_of, total, work
 from sparkinfer.sink.base import Sink
 from sparkinfer.sink.open import open_sink
-from sparkinfer.tracking.base import DatasetFacts, Tracker
+from sparkinfer.tracking.base import Tracker
 from sparkinfer.tracking.mlflow import MlflowTracker
 from sparkinfer.udf.functions import LlmUdf
-from sparkinfer.udf.resolve import ResolvedUdf, spark_conf
+from sparkinfer.udf.resolve import spark_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,6 +49,7 @@ def run(
     output: str = "result",
     mode: str = "latest",
     retry_failed: bool = False,
+    deadline: str | float | Deadline | None = None,
     staging: str | None = None,
     experiment: str | None = None,
     tracking_uri: str | None = None,
@@ -78,6 +74,8 @@ def run(
         output: the answer's column.
         mode: ``latest``: one row per key; ``append``: one row per key, input and configuration.
         retry_failed: ask again for rows that stand in the table as failed.
+        deadline: how long the job may take, from now: ``2h``, ``90m``, ``45s``, ``1h30m`` or seconds as a number; the job
+            then ends as on Ctrl-C, and the same job goes on later. None: as long as it needs.
         staging: folder for staged answers; None: beside a path table, else the session's scratch folder.
         experiment: MLflow experiment.
         tracking_uri: MLflow store.
@@ -90,14 +88,17 @@ def run(
         ConfigError: wrong use, found before anything is asked or written.
         ModelError, HostError: the model or its engine cannot be had.
         JobError: the table cannot be written; answers that were staged are kept for the next run.
+        DeadlineReached: the time was over; what is finished is kept or committed, and the message says what is left.
         FailedRows: ``fail_on_error`` is true and rows failed.
     """
     started = time.monotonic()
     if not isinstance(udf, LlmUdf):
         raise InvalidConfig(f"run(): udf must be llm_udf(...) called without columns, not {type(udf).__name__}.")
+    deadline = deadline if isinstance(deadline, Deadline) else Deadline(deadline)
     settings = _settings(spark, staging=staging, experiment=experiment, tracking_uri=tracking_uri)
     reporter = ProgressReporter(on_progress)
     reporter.start()
+    name = into if isinstance(into, str) else into.table
     try:
         opened = open_source(spark, source)
         spec = check_spec(
@@ -116,7 +117,8 @@ def run(
         sink = open_sink(spark, into) if isinstance(into, str) else into
         expected = spec.table_columns(opened.frame.schema)
         snapshot = sink.facts()
-        job = _Job(
+        run_id = uuid.uuid4().hex
+        job = Job(
             spark=spark,
             spec=spec,
             udf=recipe,
@@ -124,11 +126,13 @@ def run(
             sink=sink,
             source=opened.facts,
             columns=tuple(column.name for column in expected),
-            run_id=uuid.uuid4().hex,
+            run_id=run_id,
             staging=settings.staging,
+            tag=JobTag(spark, f"sparkinfer-{run_id}"),
+            deadline=deadline,
         )
         facts = job_facts(
-            run_id=job.run_id,
+            run_id=run_id,
             source=opened.facts,
             sink=sink,
             snapshot=snapshot,
@@ -138,155 +142,27 @@ def run(
             experiment=settings.experiment,
             tracking_uri=settings.tracking_uri,
         )
-        with recorded(tracker or _mlflow(settings), facts) as record, stops_kept():
-            compared = compare(
-                sink,
-                rows,
-                spec=spec,
-                expected=expected,
-                config_hash=recipe.task.config_hash,
-                snapshot=snapshot,
-                buckets=buckets,
-            )
-            commits = _work(job, compared, reporter, record) if compared.survey.pending else []
-            result = record.result = _result(job, compared, commits, seconds=time.monotonic() - started)
+        with recorded(tracker or _mlflow(settings), facts) as record, stops_kept(), job.tag.on_this_thread():
+            with deadline.over(job.tag.cancel):
+                compared = compare(
+                    sink,
+                    rows,
+                    spec=spec,
+                    expected=expected,
+                    config_hash=recipe.task.config_hash,
+                    snapshot=snapshot,
+                    buckets=buckets,
+                )
+            commits = work(job, compared, reporter, record) if compared.survey.pending else []
+            result = record.result = result_of(job, compared, commits, seconds=time.monotonic() - started)
+    except DeadlineReached as error:
+        raise DeadlineReached(f"{error.message} {reporter.look().what_is_left(name)}") from error
     finally:
         reporter.close()
     result = replace(result, mlflow_run_id=record.mlflow_run_id, seconds=time.monotonic() - started)
     if fail_on_error or (fail_on_error is None and recipe.fail_on_error):
-        refuse_failures(result, example=_total(commits).example)
+        refuse_failures(result, example=total(commits).example)
     return result
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    """What was asked for, opened and checked."""
-
-    spark: SparkSession
-    spec: JobSpec
-    udf: ResolvedUdf
-    deterministic: bool
-    sink: Sink
-    source: DatasetFacts
-    columns: tuple[str, ...]
-    run_id: str
-    staging: str | None
-
-
-def _work(job: _Job, compared: Comparison, reporter: ProgressReporter, record: Record) -> list[Committed]:
-    """Stage what is pending, answer it bucket by bucket, and commit each as it is answered."""
-    root = staging_root(job.spark, table=job.sink.table, staging=job.staging)
-    tag = JobTag(job.spark, f"sparkinfer-{job.run_id}")
-    config_hash = job.udf.task.config_hash
-    commits: list[Committed] = []
-    with staging_of(root, run_id=job.run_id, config_hash=config_hash) as staging, tag.on_this_thread():
-        reporter.watch(staging.progress, staging.beat)
-        reporter.phase("staging")
-        chunks = _chunks(job, compared, staging)
-        if compared.snapshot.is_empty and not staging.harvest():
-            start_engine(job.spark, chunks.udf, slots=chunks.slots, mark=tag.on_this_thread)
-        pending = chunks.stage_pending(compared.states)
-        reporter.expect(rows=sum(pending.rows.values()), buckets=len(pending.rows))
-        reporter.phase("answering")
-        known = KnownAnswers(
-            job.spark,
-            sink=job.sink,
-            snapshot=compared.snapshot,
-            harvest=staging.harvest(),
-            segments=staging.harvest_segments(),
-            spec=job.spec,
-            config_hash=config_hash,
-        )
-        committer = Committer(
-            job.sink,
-            snapshot=compared.snapshot,
-            merge_keys=job.spec.merge_keys,
-            metadata=_metadata(job),
-            restage=lambda staged, snapshot: chunks.restage(job.sink, staged, snapshot),
-        )
-
-        def answer(bucket: int) -> StagedBucket:
-            with tag.on_this_thread():
-                return chunks.answer(bucket, pending, known)
-
-        with closing(answered_in_order(list(pending.rows), answer, cancel=tag.cancel)) as answered:
-            for staged in answered:
-                if not commits:
-                    record.samples = chunks.samples(staged)
-                committed = committer.commit(staged)
-                staging.drop_bucket(staged.bucket)
-                commits.append(committed)
-                reporter.committed(committed.counts)
-                record.committed(committed.counts)
-        reporter.watch(tuple, lambda: None)
-    reporter.phase("done")
-    return commits
-
-
-def _chunks(job: _Job, compared: Comparison, staging: Staging) -> Chunks:
-    return Chunks(
-        spark=job.spark,
-        spec=job.spec,
-        udf=job.udf.with_progress(staging.progress_dir),
-        deterministic=job.deterministic,
-        staging=staging,
-        buckets=compared.buckets,
-        slots=slot_count(job.spark),
-        run_id=job.run_id,
-        columns=job.columns,
-    )
-
-
-def _metadata(job: _Job) -> dict[str, object]:
-    """What stands beside each commit."""
-    model = job.udf.engine.model
-    return {
-        "run_id": job.run_id,
-        "model": model.name,
-        "model_version": model.version,
-        "config_hash": job.udf.task.config_hash,
-        "source": job.source.name,
-        "source_version": job.source.version,
-        "output": job.spec.output,
-    }
-
-
-def _result(job: _Job, compared: Comparison, commits: Sequence[Committed], *, seconds: float) -> RunResult:
-    counts = _total(commits)
-    versions = tuple(committed.version for committed in commits if committed.version is not None)
-    found = compared.survey
-    model = job.udf.engine.model
-    return RunResult(
-        rows=counts.rows,
-        failed=counts.failed,
-        skipped=counts.skipped,
-        reused=counts.reused,
-        already_done=found.source_rows - counts.rows - found.failed_before,
-        failed_before=found.failed_before,
-        source_rows=found.source_rows,
-        requests=counts.requests,
-        prompt_tokens=counts.prompt_tokens,
-        completion_tokens=counts.completion_tokens,
-        paid_prompt_tokens=counts.paid_prompt_tokens,
-        paid_completion_tokens=counts.paid_completion_tokens,
-        seconds=seconds,
-        table=job.sink.table,
-        table_version=max(versions, default=compared.snapshot.version),
-        source=job.source.source,
-        source_version=job.source.version,
-        writer=job.sink.writer,
-        run_id=job.run_id,
-        mlflow_run_id=None,
-        model_name=model.name,
-        model_version=model.version,
-        config_hash=job.udf.task.config_hash,
-        failures=dict(counts.failures),
-        commits=versions,
-    )
-
-
-def _total(commits: Sequence[Committed]) -> Counts:
-    return sum((committed.counts for committed in commits), Counts())
 
 
 def _settings(spark: SparkSession, **given: str | None) -> Settings:

@@ -14,7 +14,7 @@ from sparkinfer.cli.checks import compute
 from sparkinfer.cli.checks.base import Level
 from sparkinfer.cli.exits import ExitCode, code_of
 from sparkinfer.cli.main import app, main
-from sparkinfer.errors import FailedRows, InvalidConfig, InvalidModelUri, ModelNotFound, SourceNotFound
+from sparkinfer.errors import DeadlineReached, FailedRows, InvalidConfig, InvalidModelUri, ModelNotFound, SourceNotFound
 
 COMMANDS = ("demo", "run", "status", "doctor")
 
@@ -60,7 +60,14 @@ def test_debug_shows_the_traceback_wherever_it_stands(tmp_path: Path, capsys: py
 
 @pytest.mark.parametrize(
     ("error", "code"),
-    [(InvalidConfig, 2), (SourceNotFound, 2), (InvalidModelUri, 2), (ModelNotFound, 1), (FailedRows, 1)],
+    [
+        (InvalidConfig, 2),
+        (SourceNotFound, 2),
+        (InvalidModelUri, 2),
+        (ModelNotFound, 1),
+        (FailedRows, 1),
+        (DeadlineReached, 4),
+    ],
 )
 def test_errors_map_to_exit_codes(error: type[InvalidConfig], code: int) -> None:
     assert code_of(error("x")) == code

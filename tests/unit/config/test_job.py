@@ -43,6 +43,11 @@ def test_a_whole_job_is_read(tmp_path) -> None:
     assert (job.tracking.sample_rows, job.mode, job.fail_on_error) == (0, "latest", None)
 
 
+@pytest.mark.parametrize(("said", "read"), [("2h", "2h"), ("5400", 5400), ("12.5", 12.5), ("null", None)])
+def test_a_deadline_is_a_text_or_a_number(tmp_path, said: str, read: object) -> None:
+    assert load_job(write(tmp_path, f"source: a\ninto: b\ndeadline: {said}\n")).deadline == read
+
+
 def test_the_udf_section_has_the_arguments_and_defaults_of_llm_udf() -> None:
     from sparkinfer.udf.functions import llm_udf
 
@@ -67,6 +72,8 @@ SHORT = "source: a\ninto: b\n"
         ),
         (SHORT + "udf: sample\n", r"line 3: udf must be"),
         (SHORT + "mode: newest\n", r"line 3: mode must be 'latest' or 'append'"),
+        (SHORT + "deadline: soon\n", r"line 3: deadline must be a length of time such as 2h"),
+        (SHORT + "deadline: 0\n", r"line 3: deadline must lie ahead"),
         (SHORT + "key: [1]\n", r"line 3: key\.0 .*put it in quotes"),
         (SHORT + "spark: {spark: {master: x}}\n", r"line 3: .*one value"),
         (SHORT + "into: c\n", r"line 3: the key into stands here a second time"),
