@@ -18,7 +18,7 @@ from sparkinfer.job.counts import Counts
 from sparkinfer.job.failures import translated
 from sparkinfer.job.spec import JobSpec
 from sparkinfer.job.staging import Staging
-from sparkinfer.job.tally import PAID, count_rows, first_rows, rows_by_bucket
+from sparkinfer.job.tally import PAID, count_rows, first_rows, rows_by_bucket, rows_in
 from sparkinfer.schema import result_fields
 from sparkinfer.sink.base import Sink, StagedRows, TableFacts
 from sparkinfer.udf.input_hash import quoted
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _TASKS_PER_SLOT = 3
 _ROWS_PER_TASK = 2000
 SAMPLE_ROWS = 20
+#: A run writes a key once, so that the two name a row.
+_NAMES_A_ROW = ("row_key", "run_id")
 #: Rows of a bucket in a small table, and in a large one.
 _SMALL_BUCKET, _LARGE_BUCKET = 125, 50_000
 
@@ -113,6 +115,17 @@ class Chunks:
             states = p.with_state(rows, sink.rows(snapshot.version), spec=self.spec, config_hash=config_hash)
             left = states.where(sql.col(p.STATE).isin(p.NEW, p.REPLACE))
             return self._stage(left, staged.bucket, comparisons=staged.comparisons + 1)
+
+    def doubles(self, sink: Sink, staged: StagedBucket, version: int) -> StagedRows | None:
+        """Rows of the table that are superseded: of those with a staged key that stands there twice, all but the newest."""
+        with translated(f"Looking for keys of bucket {staged.bucket} that stand twice", place=self.staging.path):
+            keys = self.spark.read.parquet(staged.rows.path).select("row_key")
+            table = sink.rows(version).select(*_NAMES_A_ROW, "inferred_at")
+            newest_first = Window.partitionBy("row_key").orderBy(sql.desc("inferred_at"), sql.desc("run_id"))
+            ranked = table.join(keys, "row_key", "left_semi").withColumn("__rank", sql.row_number().over(newest_first))
+            folder = self.staging.folder(f"doubles-{version}", staged.bucket)
+            ranked.where("__rank > 1").select(*_NAMES_A_ROW).write.mode("overwrite").parquet(folder)
+        return StagedRows(path=folder, columns=_NAMES_A_ROW) if rows_in(folder) else None
 
     def samples(self, staged: StagedBucket, *, rows: int = SAMPLE_ROWS) -> tuple[dict[str, str | None], ...]:
         """A few finished rows: key, kept columns and answer as text, for the tracker."""

@@ -53,6 +53,8 @@ class Committer:
         merge_keys: where an older row and the one that replaces it are equal.
         metadata: goes beside each commit; holds ``run_id``.
         restage: the rows of a staged bucket that a newer table does not have yet, staged and counted again.
+        doubles: rows of the table at a version, staged, that are superseded: their key is one of the staged bucket's and
+            stands there twice. None: keys cannot stand twice, for the key holds the input.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Committer:
         merge_keys: Sequence[str],
         metadata: Mapping[str, Any],
         restage: Callable[[StagedBucket, TableFacts], StagedBucket],
+        doubles: Callable[[StagedBucket, int], StagedRows | None] | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._sink = sink
@@ -70,7 +73,12 @@ class Committer:
         self._merge_keys = tuple(merge_keys)
         self._metadata = dict(metadata)
         self._restage = restage
+        self._doubles = doubles
         self._pause = pause
+        self._last = snapshot.version
+        self._is_alone = (
+            True  # else the rows of later buckets were compared with an older table: they are compared again
+        )
 
     def commit(self, staged: StagedBucket) -> Committed:
         """Write one bucket, however often that takes.
@@ -80,20 +88,66 @@ class Committer:
             CommitFailed: it failed for good, or lost too often against other writers.
         """
         snapshot = self._snapshot
+        if not self._is_alone:
+            snapshot, staged = self._compared_again(staged)
         for attempt in range(1, MAX_ATTEMPTS + 1):
             if staged.counts.rows == 0:
                 return Committed(bucket=staged.bucket, version=None, counts=staged.counts, attempts=attempt)
             version = self._attempt(staged, snapshot)
             if version is not None:
+                self._after(staged, version)
                 return Committed(bucket=staged.bucket, version=version, counts=staged.counts, attempts=attempt)
             _LOG.info("Bucket %d of %s: another writer was faster; comparing again.", staged.bucket, self._sink.table)
-            self._pause(random.uniform(0.5, 1.0) * min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt))
-            snapshot = self._newest(snapshot)
-            staged = self._restage(staged, snapshot)
+            self._wait(attempt)
+            snapshot, staged = self._compared_again(staged)
         raise CommitFailed(
             f"Bucket {staged.bucket} of {self._sink.table} lost {MAX_ATTEMPTS} times against other writers. "
             "Run the job again when they are done."
         )
+
+    def _compared_again(self, staged: StagedBucket) -> tuple[TableFacts, StagedBucket]:
+        """The newest table, and what of the bucket it does not have."""
+        snapshot = self._newest(self._snapshot)
+        if snapshot.version > self._last:
+            self._is_alone = False
+        self._last = snapshot.version
+        return snapshot, self._restage(staged, snapshot)
+
+    def _after(self, staged: StagedBucket, version: int) -> None:
+        """See from the version that a commit made whether others committed since its rows were compared.
+
+        The compare-and-set is a bucket's, and a bucket is one of inputs: two jobs that give one new key different inputs meet
+        in none. Whoever of them commits later sees the other's commit here. Alone, that costs nothing.
+        """
+        if version == self._last + 1:
+            self._last = version
+            return
+        self._is_alone = False
+        if self._doubles is not None:
+            self._settle(staged, version, self._doubles)
+
+    def _settle(
+        self, staged: StagedBucket, version: int, doubles: Callable[[StagedBucket, int], StagedRows | None]
+    ) -> None:
+        """Of keys that stand twice keep the newest row, which every job that looks takes for the newest."""
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            superseded = doubles(staged, version)
+            if superseded is None:
+                return
+            try:
+                self._sink.remove(superseded, superseded.columns, {**self._metadata, "settles": staged.bucket})
+            except CommitConflict:
+                self._wait(attempt)
+                version = self._newest(self._snapshot).version
+            else:
+                return
+        raise CommitFailed(
+            f"Keys of bucket {staged.bucket} stand twice in {self._sink.table}, written by two jobs at once, and the older rows "
+            f"could not be taken out in {MAX_ATTEMPTS} attempts against other writers. Run the job again when they are done."
+        )
+
+    def _wait(self, attempt: int) -> None:
+        self._pause(random.uniform(0.5, 1.0) * min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt))
 
     def _attempt(self, staged: StagedBucket, snapshot: TableFacts) -> int | None:
         """Try once; the version made, or None where another writer was faster."""

@@ -40,6 +40,16 @@ def rows_by_bucket(folder: str) -> dict[int, int]:
     return dict(sorted(rows.items()))
 
 
+def rows_in(folder: str) -> int:
+    """Rows of a folder, from the files' footers."""
+    fs, inside = file_system(folder)
+    rows = 0
+    for path in _parquet_files(fs, inside):
+        with _opened(fs, path) as file:
+            rows += file.metadata.num_rows
+    return rows
+
+
 def count_rows(folder: str, *, key: Sequence[str]) -> tuple[Counts, int]:
     """Count the finished rows of a folder.
 

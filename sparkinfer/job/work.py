@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sparkinfer.job.answers import KnownAnswers
@@ -84,6 +85,7 @@ def work(job: Job, compared: Comparison, reporter: ProgressReporter, record: Rec
             merge_keys=job.spec.merge_keys,
             metadata=_metadata(job),
             restage=lambda staged, snapshot: chunks.restage(job.sink, staged, snapshot),
+            doubles=partial(chunks.doubles, job.sink) if job.spec.mode == "latest" else None,
         )
 
         def commit(staged: StagedBucket) -> None:

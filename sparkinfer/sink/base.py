@@ -101,13 +101,17 @@ class Commit:
 
     def user_metadata(self) -> str:
         """One JSON object."""
-        own = {"app": "sparkinfer", "bucket": self.bucket, "sequence": self.sequence}
-        return json.dumps({**self.metadata, **own}, sort_keys=True)
+        return user_metadata({**self.metadata, "bucket": self.bucket, "sequence": self.sequence})
 
     def is_own(self, metadata: Mapping[str, Any]) -> bool:
         """Whether a commit with this metadata is this one."""
         mine = {**self.metadata, "bucket": self.bucket, "sequence": self.sequence}
         return all(metadata.get(name) == mine.get(name) for name in ("run_id", "bucket", "sequence"))
+
+
+def user_metadata(metadata: Mapping[str, Any]) -> str:
+    """What stands beside a commit of ours: one JSON object."""
+    return json.dumps({**metadata, "app": "sparkinfer"}, sort_keys=True)
 
 
 def parse_metadata(text: str | None) -> dict[str, Any]:
@@ -123,7 +127,7 @@ def last_sequences(history: Sequence[tuple[int, dict[str, Any]]]) -> dict[int, i
     """The highest sequence of each bucket in a history of (version, metadata)."""
     found: dict[int, int] = {}
     for _, metadata in history:
-        if metadata:
+        if "bucket" in metadata:
             bucket = int(metadata["bucket"])
             found[bucket] = max(found.get(bucket, 0), int(metadata["sequence"]))
     return found
@@ -162,6 +166,9 @@ class Sink(Protocol):
 
     def merge(self, staged: StagedRows, on: Sequence[str], commit: Commit) -> None:
         """Put staged rows in the place of those that are equal in ``on``, and add the others. Raises as append."""
+
+    def remove(self, staged: StagedRows, on: Sequence[str], metadata: Mapping[str, Any]) -> None:
+        """Take out the rows that are equal to a staged one in ``on``; doing it twice does no more. Raises as append."""
 
     def find(self, commit: Commit) -> int | None:
         """The version that this commit made, or None where it is not in the table's history."""
@@ -231,6 +238,15 @@ class MemorySink:
         """Replace and add rows."""
         self._write(staged, on, commit)
 
+    def remove(self, staged: StagedRows, on: Sequence[str], metadata: Mapping[str, Any]) -> None:
+        """Take rows out."""
+        import pyarrow.parquet as pq
+
+        gone = pq.read_table(staged.path, columns=list(on))
+        with self._lock:
+            self._versions.append(_without(self._versions[-1], gone, on))
+            self.commits.append({**metadata, "app": "sparkinfer"})
+
     def find(self, commit: Commit) -> int | None:
         """The version of this commit."""
         with self._lock:
@@ -246,9 +262,18 @@ class MemorySink:
             if commit.sequence <= last:
                 raise CommitConflict(f"Bucket {commit.bucket} of {self.table} was committed by another writer first.")
             old = self._versions[-1]
-            if old is not None and on:
-                replaced = {tuple(row[c] for c in on) for row in new.select(list(on)).to_pylist()}
-                keep = [tuple(row[c] for c in on) not in replaced for row in old.select(list(on)).to_pylist()]
-                old = old.filter(pa.array(keep, pa.bool_()))
+            if on:
+                old = _without(old, new, on)
             self._versions.append(new if old is None else pa.concat_tables([old, new.select(old.column_names)]))
             self.commits.append(json.loads(commit.user_metadata()))
+
+
+def _without(table: pa.Table | None, gone: pa.Table, on: Sequence[str]) -> pa.Table | None:
+    """The rows of a table that are equal to none of the others in ``on``."""
+    import pyarrow as pa
+
+    if table is None:
+        return None
+    keys = {tuple(row[c] for c in on) for row in gone.select(list(on)).to_pylist()}
+    keep = [tuple(row[c] for c in on) not in keys for row in table.select(list(on)).to_pylist()]
+    return table.filter(pa.array(keep, pa.bool_()))

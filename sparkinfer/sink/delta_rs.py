@@ -13,7 +13,15 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sparkinfer.errors import CommitConflict
-from sparkinfer.sink.base import Commit, StagedRows, TableColumn, TableFacts, last_sequences, parse_metadata
+from sparkinfer.sink.base import (
+    Commit,
+    StagedRows,
+    TableColumn,
+    TableFacts,
+    last_sequences,
+    parse_metadata,
+    user_metadata,
+)
 from sparkinfer.sink.faults import job_error, mapped
 from sparkinfer.sink.location import absolute
 
@@ -88,6 +96,24 @@ class DeltaRsSink:
                 .when_not_matched_insert_all()
                 .execute()
             )
+
+    def remove(self, staged: StagedRows, on: Sequence[str], metadata: Mapping[str, Any]) -> None:
+        """One MERGE that deletes; a writer that is faster is a conflict."""
+        from deltalake import CommitProperties
+
+        condition = " AND ".join(f't."{c}" = s."{c}"' for c in on)
+        properties = CommitProperties(custom_metadata={"userMetadata": user_metadata(metadata)}, max_commit_retries=0)
+        with mapped(table=self.table, doing="Taking doubled rows out"):
+            table = self._load()
+            if table is None:
+                raise CommitConflict(f"{self.table} was dropped by another writer.")
+            table.merge(
+                source=_staged_rows(staged, table),
+                predicate=condition,
+                source_alias="s",
+                target_alias="t",
+                commit_properties=properties,
+            ).when_matched_delete().execute()
 
     def find(self, commit: Commit) -> int | None:
         """Look through the history."""
@@ -172,7 +198,7 @@ def _staged_rows(staged: StagedRows, table: DeltaTable) -> pa.RecordBatchReader:
     import pyarrow as pa
     import pyarrow.dataset as ds
 
-    schema = pa.schema(table.schema().to_arrow())
+    schema = pa.schema([field for field in pa.schema(table.schema().to_arrow()) if field.name in staged.columns])
     source = ds.dataset(re.sub("^file:/+", "/", staged.path), format="parquet", schema=schema)
     return source.scanner(columns=schema.names).to_reader()
 

@@ -17,7 +17,15 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from sparkinfer.errors import CommitConflict, TableSchemaMismatch
-from sparkinfer.sink.base import Commit, StagedRows, TableColumn, TableFacts, last_sequences, parse_metadata
+from sparkinfer.sink.base import (
+    Commit,
+    StagedRows,
+    TableColumn,
+    TableFacts,
+    last_sequences,
+    parse_metadata,
+    user_metadata,
+)
 from sparkinfer.sink.delta_rs import commits_of, facts_of
 from sparkinfer.sink.faults import first_line, job_error, mapped
 from sparkinfer.sink.location import absolute, has_scheme, is_path, sql_name
@@ -32,6 +40,7 @@ _LOG = logging.getLogger(__name__)
 _ABSENT = ("DELTA_MISSING_DELTA_TABLE", "TABLE_OR_VIEW_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "PATH_NOT_FOUND")
 _HALF_MADE = "DELTA_CREATE_TABLE_WITH_NON_EMPTY_LOCATION"
 APPEARS_TRIES, APPEARS_PAUSE_S = 6, 0.5
+_USER_METADATA = "spark.databricks.delta.commitInfo.userMetadata"
 #: How many of the newest commits are looked at before the whole history is.
 _RECENT = 50
 
@@ -116,22 +125,24 @@ class DeltaSparkSink:
 
     def merge(self, staged: StagedRows, on: Sequence[str], commit: Commit) -> None:
         """One MERGE, idempotent as an append is."""
-        condition = " AND ".join(f"t.{_quoted(c)} = s.{_quoted(c)}" for c in on)
-        source = f"SELECT {', '.join(map(_quoted, staged.columns))} FROM {sql_name(staged.path, provider='parquet')}"  # noqa: S608 - quoted names
-        statement = (
-            f"MERGE INTO {self._sql_name} AS t USING ({source}) AS s ON {condition} "
-            "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
-        )
         settings = {
             "spark.databricks.delta.write.txnAppId": commit.app_id,
             "spark.databricks.delta.write.txnVersion": str(commit.sequence),
-            "spark.databricks.delta.commitInfo.userMetadata": commit.user_metadata(),
+            _USER_METADATA: commit.user_metadata(),
         }
-        with (
-            mapped(table=self.table, doing=f"Committing bucket {commit.bucket}"),
-            _session_with(self._spark, settings) as session,
-        ):
-            session.sql(statement).collect()
+        with mapped(table=self.table, doing=f"Committing bucket {commit.bucket}"):
+            self._merge(staged, on, "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *", settings=settings)
+
+    def remove(self, staged: StagedRows, on: Sequence[str], metadata: Mapping[str, Any]) -> None:
+        """One MERGE that deletes."""
+        with mapped(table=self.table, doing="Taking doubled rows out"):
+            self._merge(staged, on, "WHEN MATCHED THEN DELETE", settings={_USER_METADATA: user_metadata(metadata)})
+
+    def _merge(self, staged: StagedRows, on: Sequence[str], clauses: str, *, settings: Mapping[str, str]) -> None:
+        condition = " AND ".join(f"t.{_quoted(c)} = s.{_quoted(c)}" for c in on)
+        source = f"SELECT {', '.join(map(_quoted, staged.columns))} FROM {sql_name(staged.path, provider='parquet')}"  # noqa: S608 - quoted names
+        with _session_with(self._spark, settings) as session:
+            session.sql(f"MERGE INTO {self._sql_name} AS t USING ({source}) AS s ON {condition} {clauses}").collect()
 
     def find(self, commit: Commit) -> int | None:
         """Look at the newest commits first, then at all."""

@@ -32,7 +32,9 @@ def commit(table_id: str, sequence: int, *, run_id: str = "r1") -> Commit:
 def test_one_copy_of_each_transaction(sink: DeltaSparkSink, spark: Any, tmp_path: Any) -> None:
     def stage(name: str, rows: list[tuple[str, int]]) -> StagedRows:
         path = str(tmp_path / name)
-        spark.createDataFrame(rows, "row_key string, n int").selectExpr("*", "'x' AS __extra").write.parquet(path)
+        spark.createDataFrame(rows, "row_key string, n int").selectExpr("*", "'x' AS __extra").write.mode(
+            "overwrite"
+        ).parquet(path)
         return StagedRows(path=path, columns=("row_key", "n"))
 
     def rows() -> list[tuple[str, int]]:
@@ -70,6 +72,12 @@ def test_one_copy_of_each_transaction(sink: DeltaSparkSink, spark: Any, tmp_path
     assert facts is not None
     assert facts.sequence(2) == 2
     assert sink.find(commit(made.table_id, 2)) == 2
+    for _ in range(2):
+        sink.remove(stage("gone", [("c", 2), ("a", 7)]), ["row_key", "n"], {"run_id": "r4", "settles": 2})
+    assert rows() == [("a", 1), ("b", 2)]
+    facts = sink.facts()
+    assert facts is not None
+    assert facts.sequence(2) == 2
     assert spark.conf.get("spark.databricks.delta.write.txnAppId", None) is None, "the user's session is left as it was"
 
 

@@ -40,6 +40,18 @@ class Stage:
         keys = pq.read_table(staged.rows.path)["row_key"].to_pylist()
         return self.rows([key for key in keys if key not in have], bucket=staged.bucket)
 
+    def doubles(self, staged: StagedBucket, version: int) -> StagedRows | None:
+        """Of keys of the bucket that stand twice all but the row with the last answer."""
+        keys = set(pq.read_table(staged.rows.path)["row_key"].to_pylist())
+        rows = [row for row in self._sink.to_arrow().to_pylist() if row["row_key"] in keys]
+        newest = {row["row_key"]: row["answer"] for row in sorted(rows, key=lambda row: str(row["answer"]))}
+        old = [row for row in rows if row["answer"] != newest[row["row_key"]]]
+        if not old:
+            return None
+        path = self._folder / f"{len(list(self._folder.iterdir()))}.parquet"
+        pq.write_table(pa.Table.from_pylist(old), path)
+        return StagedRows(path=str(path), columns=("row_key", "answer"))
+
 
 def keys_of(sink: MemorySink) -> list[str]:
     table = sink.to_arrow()
@@ -55,6 +67,7 @@ def committer(sink: MemorySink, stage: Stage, run_id: str = "run-1") -> Committe
         merge_keys=("row_key",),
         metadata={"run_id": run_id},
         restage=stage.again,
+        doubles=stage.doubles,
         pause=lambda seconds: None,
     )
 
@@ -164,3 +177,72 @@ def test_a_table_that_was_made_anew_ends_the_job(
     monkeypatch.setattr(sink, "facts", lambda: None)
     with pytest.raises(CommitFailed, match="made anew"):
         late.commit(stage.rows(["b"]))
+
+
+def test_a_key_that_another_job_wrote_with_another_input_stands_once(sink: MemorySink, stage: Stage) -> None:
+    """Their buckets differ, so that no compare-and-set meets; the later one sees the other's commit and settles it."""
+    late = committer(sink, stage, "late")
+    committer(sink, stage, "fast").commit(stage.rows(["a", "b"], bucket=0, answer="old"))
+    done = late.commit(stage.rows(["a", "c"], bucket=1, answer="x"))
+    assert done.version == 2
+    assert keys_of(sink) == ["a", "b", "c"]
+    assert sink.commits[-1]["settles"] == 1
+    assert sink.commits[-1]["run_id"] == "late"
+
+
+def test_buckets_behind_a_commit_of_another_job_are_compared_again_before_they_are_written(
+    sink: MemorySink, stage: Stage
+) -> None:
+    late = committer(sink, stage, "late")
+    fast = committer(sink, stage, "fast")
+    fast.commit(stage.rows(["a", "b"], bucket=0))
+    late.commit(stage.rows(["c"], bucket=1))
+    assert stage.restaged == 0
+    assert late.commit(stage.rows(["b"], bucket=2)).version is None
+    assert keys_of(sink) == ["a", "b", "c"]
+    assert stage.restaged == 1
+
+
+def test_buckets_behind_one_that_lost_are_compared_again_too(sink: MemorySink, stage: Stage) -> None:
+    late = committer(sink, stage, "late")
+    committer(sink, stage, "fast").commit(stage.rows(["a"], bucket=0))
+    assert late.commit(stage.rows(["a", "c"], bucket=0)).attempts == 2
+    assert late.commit(stage.rows(["a"], bucket=1)).version is None
+    assert keys_of(sink) == ["a", "c"]
+
+
+def test_alone_nothing_is_compared_or_looked_for_again(
+    sink: MemorySink, stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        pytest.fail("nobody else was there")
+
+    work = committer(sink, stage)
+    monkeypatch.setattr(sink, "facts", refuse)
+    monkeypatch.setattr(sink, "remove", refuse)
+    for bucket in range(4):
+        work.commit(stage.rows([f"key {bucket}"], bucket=bucket))
+    assert (len(keys_of(sink)), stage.restaged) == (4, 0)
+
+
+@pytest.mark.parametrize("losses", [1, MAX_ATTEMPTS])
+def test_settling_is_tried_again_against_other_writers(
+    sink: MemorySink, stage: Stage, monkeypatch: pytest.MonkeyPatch, losses: int
+) -> None:
+    def remove(*arguments: Any) -> None:
+        lost.append(arguments)
+        if len(lost) <= losses:
+            raise CommitConflict("another writer was faster.")
+        real(*arguments)
+
+    lost: list[Any] = []
+    real: Callable[..., Any] = sink.remove
+    monkeypatch.setattr(sink, "remove", remove)
+    late = committer(sink, stage, "late")
+    committer(sink, stage, "fast").commit(stage.rows(["a"], bucket=0, answer="old"))
+    if losses < MAX_ATTEMPTS:
+        late.commit(stage.rows(["a"], bucket=1, answer="x"))
+        assert keys_of(sink) == ["a"]
+    else:
+        with pytest.raises(CommitFailed, match="stand twice"):
+            late.commit(stage.rows(["a"], bucket=1, answer="x"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,6 +83,19 @@ def test_merge_replaces_and_adds_once(sink: DeltaRsSink, tmp_path: Path) -> None
     rows = DeltaTable(sink.table).to_pyarrow_table()
     assert dict(zip(rows["row_key"].to_pylist(), rows["n"].to_pylist(), strict=True)) == {"a": 1, "b": 9, "c": 9}
     assert sink.find(commit(2)) == 2
+
+
+def test_rows_are_taken_out_once_and_sequences_stay(sink: DeltaRsSink, tmp_path: Path) -> None:
+    sink.append(stage(tmp_path, ["a", "b"]), commit(1))
+    sink.append(stage(tmp_path, ["b"], n=9), commit(1, bucket=0))
+    gone = replace(stage(tmp_path, ["b"]), columns=("row_key", "n"))
+    for _ in range(2):
+        sink.remove(gone, ["row_key", "n"], {"run_id": "r1", "settles": 2})
+    rows = DeltaTable(sink.table).to_pyarrow_table()
+    assert sorted(zip(rows["row_key"].to_pylist(), rows["n"].to_pylist(), strict=True)) == [("a", 1), ("b", 9)]
+    facts = sink.facts()
+    assert facts is not None
+    assert (facts.sequence(2), facts.sequence(0)) == (1, 1)
 
 
 def test_a_writer_with_a_stale_handle_is_a_conflict(
