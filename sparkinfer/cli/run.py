@@ -86,6 +86,7 @@ def arguments(config: JobConfig) -> dict[str, Any]:
         "mode": config.mode,
         "retry_failed": config.retry_failed,
         "deadline": config.deadline,
+        "cache": config.cache,
         "staging": config.staging,
         "experiment": config.experiment,
         "fail_on_error": config.fail_on_error,

@@ -71,6 +71,7 @@ class JobConfig:
         mode: ``latest`` (one row per key) or ``append`` (one per key, input and configuration).
         retry_failed: ask again for rows that failed before.
         deadline: how long the job may take: ``2h``, ``90m``, ``45s``, or seconds as a number.
+        cache: table name or path of the answers that jobs share.
         staging: folder for staged answers.
         fail_on_error: end with an error when rows failed, after the good ones are committed; None: the udf's.
         tracking_uri: MLflow store.
@@ -90,6 +91,7 @@ class JobConfig:
     mode: Literal["latest", "append"] = "latest"
     retry_failed: bool = False
     deadline: str | float | None = None
+    cache: str | None = None
     staging: str | None = None
     fail_on_error: bool | None = None
     tracking_uri: str | None = None

@@ -1,4 +1,4 @@
-"""Answers that need no request: those in the result table, and those that a dead run had staged."""
+"""Answers that need no request: in the result table, staged by a dead run, or in the answers table that jobs share."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class KnownAnswers:
         snapshot: at which version it is read.
         harvest: folders of answers that earlier runs completed.
         segments: folders of segments that their engines wrote.
+        cached: folders of answers that the answers table has.
         spec: of the job.
         config_hash: whose answers.
     """
@@ -46,6 +47,7 @@ class KnownAnswers:
         snapshot: TableFacts,
         harvest: Sequence[str],
         segments: Sequence[str],
+        cached: Sequence[str] = (),
         spec: JobSpec,
         config_hash: str,
     ) -> None:
@@ -54,6 +56,7 @@ class KnownAnswers:
         self._snapshot = snapshot
         self._harvest = list(harvest)
         self._segments = list(segments)
+        self._cached = list(cached)
         self._spec = spec
         self._config_hash = config_hash
 
@@ -71,7 +74,9 @@ class KnownAnswers:
         if not self._snapshot.is_empty:
             parts.append(self._in_table(bucket))
         if folders := _of_bucket(self._harvest, bucket):
-            parts.append(self._in_folders(folders))
+            parts.append(self._wanted(self._in_folders(folders, HARVESTED)))
+        if folders := _of_bucket(self._cached, bucket):
+            parts.append(self._in_folders(folders, REUSED))
         if folders := _of_bucket(self._segments, bucket):
             parts.append(self._in_segments(folders))
         if not parts:
@@ -97,15 +102,10 @@ class KnownAnswers:
         rows = self._sink.rows(self._snapshot.version).where(is_good)
         return rows.select("input_hash", sql.struct(*fields).alias(ANSWER), sql.lit(REUSED).alias(ORIGIN))
 
-    def _in_folders(self, folders: Sequence[str]) -> DataFrame:
-        """Answers of dead runs; failed ones too, unless this job asks failed rows again."""
-        schema = answers_schema(logprobs=self._spec.logprobs)
-        rows = (
-            self._spark.read.schema(schema)
-            .parquet(*folders)
-            .select("input_hash", ANSWER, sql.lit(HARVESTED).alias(ORIGIN))
-        )
-        return self._wanted(rows)
+    def _in_folders(self, folders: Sequence[str], origin: str) -> DataFrame:
+        """Staged answers: those of dead runs, or of the answers table."""
+        rows = self._spark.read.schema(answers_schema(logprobs=self._spec.logprobs)).parquet(*folders)
+        return rows.select("input_hash", ANSWER, sql.lit(origin).alias(ORIGIN))
 
     def _in_segments(self, folders: Sequence[str]) -> DataFrame:
         """Rows that engines of dead runs had finished, though their tasks had not."""
@@ -121,6 +121,7 @@ class KnownAnswers:
         return self._wanted(rows)
 
     def _wanted(self, rows: DataFrame) -> DataFrame:
+        """Failed answers too, unless this job asks failed rows again."""
         return rows.where(sql.col(f"{ANSWER}.errorCode").isNull()) if self._spec.retry_failed else rows
 
 

@@ -8,7 +8,7 @@ compare-and-set as every other (one for the whole table), so that two jobs at on
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as sql

@@ -15,7 +15,7 @@ class Counts:
         rows: all of them.
         failed: with an error.
         skipped: without a request, on purpose.
-        reused: with an answer that the table already had.
+        reused: with an answer that the table, or the answers table, already had.
         requests: inputs asked for (the first row of each).
         replaces: rows that take the place of older ones.
         failures: failed rows by code.

@@ -17,7 +17,7 @@ class RunResult:
         rows: rows that this run wrote, failed and skipped ones too.
         failed: of them, rows with an error.
         skipped: of them, rows that had nothing to ask.
-        reused: of them, rows with an answer that the table had for the same text.
+        reused: of them, rows with an answer that the table, or the answers table of ``cache=``, had for the same text.
         already_done: source rows that were in the table before (or that another run wrote meanwhile).
         failed_before: source rows that stand in the table as failed and were left so; ``retry_failed=True`` asks again.
         source_rows: rows of the source.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from sparkinfer.config.load import load_settings
 from sparkinfer.config.settings import Settings
 from sparkinfer.errors import DeadlineReached, InvalidConfig
+from sparkinfer.job.cache import open_shared
 from sparkinfer.job.comparison import compare
 from sparkinfer.job.deadline import Deadline
 from sparkinfer.job.failures import stops_kept
@@ -50,6 +51,7 @@ def run(
     mode: str = "latest",
     retry_failed: bool = False,
     deadline: str | float | Deadline | None = None,
+    cache: str | None = None,
     staging: str | None = None,
     experiment: str | None = None,
     tracking_uri: str | None = None,
@@ -76,6 +78,8 @@ def run(
         retry_failed: ask again for rows that stand in the table as failed.
         deadline: how long the job may take, from now: ``2h``, ``90m``, ``45s``, ``1h30m`` or seconds as a number; the job
             then ends as on Ctrl-C, and the same job goes on later. None: as long as it needs.
+        cache: table name or path of answers that jobs share: a text that any of them has answered under the same configuration
+            is not asked again, and counts as reused; what this run pays for is added. Made where there is none.
         staging: folder for staged answers; None: beside a path table, else the session's scratch folder.
         experiment: MLflow experiment.
         tracking_uri: MLflow store.
@@ -115,6 +119,7 @@ def run(
         rows = keyed_rows(opened.frame, spec)
         recipe = udf.resolve(spark)
         sink = open_sink(spark, into) if isinstance(into, str) else into
+        answers = None if cache is None else open_shared(spark, cache, into=sink.table)
         expected = spec.table_columns(opened.frame.schema)
         snapshot = sink.facts()
         run_id = uuid.uuid4().hex
@@ -128,6 +133,7 @@ def run(
             columns=tuple(column.name for column in expected),
             run_id=run_id,
             staging=settings.staging,
+            cache=answers,
             tag=JobTag(spark, f"sparkinfer-{run_id}"),
             deadline=deadline,
         )

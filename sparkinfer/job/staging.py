@@ -6,6 +6,7 @@
         segments/bucket=N/          answers as the engines finish them, written every few seconds
         answers/bucket=N/           answers of the distinct inputs, written as tasks end
         rows-K/bucket=N/            rows ready to be committed (K: how often they were compared with the table anew)
+        cached/bucket=N/            answers to pending inputs that the answers table has
         doubles-K/bucket=N/         rows of the table that are superseded: two jobs wrote their key at once
         harvest/<dead run id>/      what an earlier run left that did not end well
         progress/                   live counters of the engine processes
@@ -161,7 +162,7 @@ class Staging:
         parts = [
             i.base_name
             for i in _listing(self._fs, self._folder)
-            if i.base_name.startswith(("pending", "segments", "answers", "rows", "doubles"))
+            if i.base_name.startswith(("pending", "segments", "answers", "rows", "doubles", "cached"))
         ]
         for part in parts:
             _remove(self._fs, f"{self._folder}/{part}/bucket={bucket}")

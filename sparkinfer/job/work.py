@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from sparkinfer.job.answers import KnownAnswers
+from sparkinfer.job.cache import SharedAnswers, begun
 from sparkinfer.job.chunks import Chunks, slot_count
 from sparkinfer.job.commit import Committed, Committer, StagedBucket
 from sparkinfer.job.comparison import Comparison
@@ -33,6 +34,7 @@ class Job:
     """What was asked for, opened and checked.
 
     Attributes:
+        cache: the answers table that jobs share.
         tag: marks the job's Spark work, so that it can be ended.
         deadline: when it has to end.
     """
@@ -46,6 +48,7 @@ class Job:
     columns: tuple[str, ...]
     run_id: str
     staging: str | None
+    cache: Sink | None
     tag: JobTag
     deadline: Deadline
 
@@ -64,10 +67,12 @@ def work(job: Job, compared: Comparison, reporter: ProgressReporter, record: Rec
         reporter.watch(staging.progress, staging.beat)
         reporter.phase("staging")
         chunks = _chunks(job, compared, staging)
-        if compared.snapshot.is_empty and not staging.harvest():
+        shared = _shared(job)
+        if compared.snapshot.is_empty and not staging.harvest() and (shared is None or shared.snapshot.is_empty):
             start_engine(job.spark, chunks.udf, slots=chunks.slots, mark=tag.on_this_thread)
         with job.deadline.over(tag.cancel):
             pending = chunks.stage_pending(compared.states)
+            cached = [] if shared is None else shared.stage_known(staging)
         reporter.expect(rows=sum(pending.rows.values()), buckets=len(pending.rows))
         reporter.phase("answering")
         known = KnownAnswers(
@@ -76,6 +81,7 @@ def work(job: Job, compared: Comparison, reporter: ProgressReporter, record: Rec
             snapshot=compared.snapshot,
             harvest=staging.harvest(),
             segments=staging.harvest_segments(),
+            cached=cached,
             spec=job.spec,
             config_hash=config_hash,
         )
@@ -97,16 +103,36 @@ def work(job: Job, compared: Comparison, reporter: ProgressReporter, record: Rec
             reporter.committed(committed.counts)
             record.committed(committed.counts)
 
-        answer_in_order(
-            list(pending.rows),
-            lambda bucket: chunks.answer(bucket, pending, known),
-            commit,
-            tag=tag,
-            deadline=job.deadline,
-        )
+        try:
+            answer_in_order(
+                list(pending.rows),
+                lambda bucket: chunks.answer(bucket, pending, known),
+                commit,
+                tag=tag,
+                deadline=job.deadline,
+            )
+        finally:
+            version = max((c.version for c in commits if c.version is not None), default=None)
+            if shared is not None and version is not None:
+                shared.add(job.sink, version, staging)
         reporter.watch(tuple, lambda: None)
     reporter.phase("done")
     return commits
+
+
+def _shared(job: Job) -> SharedAnswers | None:
+    """The answers table at its newest version, where the job has one."""
+    snapshot = None if job.cache is None else begun(job.cache)
+    if job.cache is None or snapshot is None:
+        return None
+    return SharedAnswers(
+        spark=job.spark,
+        sink=job.cache,
+        snapshot=snapshot,
+        spec=job.spec,
+        config_hash=job.udf.task.config_hash,
+        run_id=job.run_id,
+    )
 
 
 def _chunks(job: Job, compared: Comparison, staging: Staging) -> Chunks:
