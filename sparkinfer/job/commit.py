@@ -80,8 +80,12 @@ class Committer:
             True  # else the rows of later buckets were compared with an older table: they are compared again
         )
 
-    def commit(self, staged: StagedBucket) -> Committed:
+    def commit(self, staged: StagedBucket, *, beside: Mapping[str, Any] | None = None) -> Committed:
         """Write one bucket, however often that takes.
+
+        Args:
+            staged: its rows.
+            beside: further metadata of this commit.
 
         Raises:
             PermissionDenied, DiskFull: the place cannot be written.
@@ -93,7 +97,7 @@ class Committer:
         for attempt in range(1, MAX_ATTEMPTS + 1):
             if staged.counts.rows == 0:
                 return Committed(bucket=staged.bucket, version=None, counts=staged.counts, attempts=attempt)
-            version = self._attempt(staged, snapshot)
+            version = self._attempt(staged, snapshot, beside or {})
             if version is not None:
                 self._after(staged, version)
                 return Committed(bucket=staged.bucket, version=version, counts=staged.counts, attempts=attempt)
@@ -149,13 +153,13 @@ class Committer:
     def _wait(self, attempt: int) -> None:
         self._pause(random.uniform(0.5, 1.0) * min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**attempt))
 
-    def _attempt(self, staged: StagedBucket, snapshot: TableFacts) -> int | None:
+    def _attempt(self, staged: StagedBucket, snapshot: TableFacts, beside: Mapping[str, Any]) -> int | None:
         """Try once; the version made, or None where another writer was faster."""
         commit = Commit(
             table_id=snapshot.table_id,
             bucket=staged.bucket,
             sequence=snapshot.sequence(staged.bucket) + 1,
-            metadata={**self._metadata, "counts": staged.counts.numbers()},
+            metadata={**self._metadata, **beside, "counts": staged.counts.numbers()},
         )
         try:
             if staged.counts.replaces:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sparkinfer.job.chunks import bucket_number
 from sparkinfer.job.failures import translated
+from sparkinfer.job.increment import Increment
 from sparkinfer.job.pending import Survey, survey, with_state
 from sparkinfer.job.spec import JobSpec, check_table
 from sparkinfer.sink.base import BUCKETS_PROPERTY, VERSION_PROPERTY, Sink, TableColumn, TableFacts
@@ -47,6 +48,7 @@ def compare(
     config_hash: str,
     snapshot: TableFacts | None,
     buckets: int | None,
+    increment: Increment | None = None,
 ) -> Comparison:
     """Check the key, count what is pending, and make the table where there is none.
 
@@ -61,6 +63,7 @@ def compare(
         config_hash: of the job.
         snapshot: the table now, or None.
         buckets: into how many a new table is cut; None: by its rows.
+        increment: the source by its changes; it is tried first.
 
     Raises:
         NullKey, DuplicateKey: see :func:`sparkinfer.job.pending.survey`.
@@ -76,7 +79,8 @@ def compare(
 
     if snapshot is not None:
         check_table(snapshot, expected, table=sink.table)
-        states, found = against(snapshot)
+        changed = None if increment is None else increment.compare(sink, snapshot, rows)
+        states, found = changed or against(snapshot)
         return Comparison(snapshot=snapshot, states=states, survey=found)
     states, found = against(None)
     number = buckets if buckets is not None else bucket_number(found.source_rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING
@@ -32,8 +33,13 @@ def argument_column(position: int) -> str:
     return f"__arg_{position}"
 
 
-def keyed_rows(frame: DataFrame, spec: JobSpec) -> DataFrame:
+def keyed_rows(frame: DataFrame, spec: JobSpec, *, beside: Sequence[str] = ()) -> DataFrame:
     """The source's rows as the job needs them: kept columns, arguments, ``row_key``, ``input_hash``, length.
+
+    Args:
+        frame: the source's rows.
+        spec: of the job.
+        beside: further columns of them to keep.
 
     Raises:
         WrongColumnType: an argument whose type has no canonical text.
@@ -54,6 +60,7 @@ def keyed_rows(frame: DataFrame, spec: JobSpec) -> DataFrame:
         input_hash.alias("input_hash"),
         is_null.alias(NULL_KEY),
         length.alias(LENGTH),
+        *beside,
     )
 
 
@@ -94,13 +101,14 @@ def with_state(rows: DataFrame, table: DataFrame | None, *, spec: JobSpec, confi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """How the source's rows stand to the table."""
+    """How the source's rows stand to the table; ``doubtful`` are those that the caller asked to be counted so."""
 
     source_rows: int
     new: int
     replaced: int
     already_done: int
     failed_before: int
+    doubtful: int = 0
 
     @property
     def pending(self) -> int:
@@ -108,8 +116,13 @@ class Survey:
         return self.new + self.replaced
 
 
-def survey(states: DataFrame, *, spec: JobSpec) -> Survey:
+def survey(states: DataFrame, *, spec: JobSpec, doubtful: Column | None = None) -> Survey:
     """Count the states and check the key, in one pass.
+
+    Args:
+        states: from :func:`with_state`.
+        spec: of the job.
+        doubtful: a condition whose rows are counted apart.
 
     Raises:
         NullKey: key columns hold nulls.
@@ -120,6 +133,7 @@ def survey(states: DataFrame, *, spec: JobSpec) -> Survey:
         sql.coalesce(sql.sum(sql.col(NULL_KEY).cast("long")), sql.lit(0)).alias("nulls"),
         sql.count_distinct(sql.col("row_key")).alias("keys"),
         *(_count_of(state) for state in (NEW, REPLACE, DONE, FAILED_BEFORE)),
+        sql.count(sql.when(sql.lit(False) if doubtful is None else doubtful, 1)).alias("doubtful"),
     ).collect()[0]
     if counts["nulls"]:
         raise NullKey(
@@ -134,6 +148,7 @@ def survey(states: DataFrame, *, spec: JobSpec) -> Survey:
         replaced=counts[REPLACE],
         already_done=counts[DONE],
         failed_before=counts[FAILED_BEFORE],
+        doubtful=counts["doubtful"],
     )
 
 

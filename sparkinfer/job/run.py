@@ -19,13 +19,14 @@ from sparkinfer.job.cache import open_shared
 from sparkinfer.job.comparison import compare
 from sparkinfer.job.deadline import Deadline
 from sparkinfer.job.failures import stops_kept
+from sparkinfer.job.increment import Increment
 from sparkinfer.job.pending import keyed_rows
 from sparkinfer.job.pipeline import JobTag
 from sparkinfer.job.progress import OnProgress, ProgressReporter
 from sparkinfer.job.record import job_facts, recorded
 from sparkinfer.job.result import RunResult, refuse_failures
-from sparkinfer.job.source import open_source
-from sparkinfer.job.spec import check_spec
+from sparkinfer.job.source import Source, open_source
+from sparkinfer.job.spec import JobSpec, check_spec
 from sparkinfer.job.work import Job, result_of, total, work
 from sparkinfer.sink.base import Sink
 from sparkinfer.sink.open import open_sink
@@ -67,7 +68,8 @@ def run(
 
     Args:
         spark: the session.
-        source: table name, path (has a ``/`` or a scheme), or DataFrame; a Delta source is pinned to its newest version.
+        source: table name, path (has a ``/`` or a scheme), or DataFrame; a Delta source is pinned to its newest version, and
+            one with a change data feed is read by its changes since the last complete run where that is provably the same.
         into: result table by name or path, or a sink.
         udf: what to ask, from ``llm_udf(...)`` without columns.
         columns: the UDF's arguments (and ``params``) -> source columns; None: columns of the same names.
@@ -134,6 +136,7 @@ def run(
             run_id=run_id,
             staging=settings.staging,
             cache=answers,
+            increment=_increment(spark, opened, spec, config_hash=recipe.task.config_hash),
             tag=JobTag(spark, f"sparkinfer-{run_id}"),
             deadline=deadline,
         )
@@ -158,6 +161,7 @@ def run(
                     config_hash=recipe.task.config_hash,
                     snapshot=snapshot,
                     buckets=buckets,
+                    increment=job.increment,
                 )
             commits = work(job, compared, reporter, record) if compared.survey.pending else []
             result = record.result = result_of(job, compared, commits, seconds=time.monotonic() - started)
@@ -174,6 +178,13 @@ def run(
 def _settings(spark: SparkSession, **given: str | None) -> Settings:
     """What is said once for many jobs, with this call's arguments over it."""
     return load_settings({name: value for name, value in given.items() if value is not None}, spark_conf(spark), None)
+
+
+def _increment(spark: SparkSession, opened: Source, spec: JobSpec, *, config_hash: str) -> Increment | None:
+    """The source by its changes: a Delta table with a change feed, and one row a key in source and table."""
+    if opened.feed is None or not spec.key or spec.mode != "latest":
+        return None
+    return Increment(spark=spark, feed=opened.feed, schema=opened.frame.schema, spec=spec, config_hash=config_hash)
 
 
 def _mlflow(settings: Settings) -> Tracker | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from sparkinfer.errors import PermissionDenied, SourceNotFound, SparkInferError
+from sparkinfer.job.change_feed import ChangeFeed, feed_of_name, feed_of_path
 from sparkinfer.job.staging import file_system
 from sparkinfer.sink.delta_rs import read_delta
 from sparkinfer.sink.delta_spark import has_delta
@@ -31,10 +32,11 @@ _FORMATS: dict[str, tuple[str, dict[str, str]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A job's input: lazy rows and what is known about them."""
+    """A job's input: lazy rows, what is known about them, and where its changes can be read."""
 
     frame: DataFrame
     facts: DatasetFacts
+    feed: ChangeFeed | None = None
 
 
 def open_source(spark: SparkSession, source: str | DataFrame) -> Source:
@@ -70,7 +72,8 @@ def _open_table(spark: SparkSession, name: str) -> Source:
     if version is None:
         return _described(frame, name=name, place=name, form="table", version=None)
     pinned = spark.read.option("versionAsOf", version).table(name)
-    return _described(pinned, name=name, place=name, form="delta", version=version)
+    source = _described(pinned, name=name, place=name, form="delta", version=version)
+    return replace(source, feed=feed_of_name(spark, name, version=version))
 
 
 def _newest_version(spark: SparkSession, name: str) -> int | None:
@@ -88,18 +91,16 @@ def _open_path(spark: SparkSession, path: str) -> Source:
     if _exists(f"{path}/_delta_log"):
         from deltalake import DeltaTable
 
-        version = int(DeltaTable(path).version())
-        frame = _delta_at(spark, path, version)
-        return _described(frame, name=name, place=path, form="delta", version=version)
+        table = DeltaTable(path)
+        version = int(table.version())
+        if not has_delta(spark):
+            return _described(read_delta(spark, path, version), name=name, place=path, form="delta", version=version)
+        frame = spark.read.format("delta").option("versionAsOf", version).load(path)
+        source = _described(frame, name=name, place=path, form="delta", version=version)
+        return replace(source, feed=feed_of_path(table, path=path))
     form, options = _FORMATS.get(PurePosixPath(path).suffix.lower(), ("parquet", {}))
     reader: DataFrameReader = spark.read.options(**options)
     return _described(reader.format(form).load(path), name=name, place=path, form=form, version=None)
-
-
-def _delta_at(spark: SparkSession, path: str, version: int) -> DataFrame:
-    if has_delta(spark):
-        return spark.read.format("delta").option("versionAsOf", version).load(path)
-    return read_delta(spark, path, version)
 
 
 def _exists(path: str) -> bool:

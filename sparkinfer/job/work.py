@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING
 
 from sparkinfer.job.answers import KnownAnswers
 from sparkinfer.job.cache import SharedAnswers, begun
-from sparkinfer.job.chunks import Chunks, slot_count
+from sparkinfer.job.chunks import Chunks, Pending, slot_count
 from sparkinfer.job.commit import Committed, Committer, StagedBucket
 from sparkinfer.job.comparison import Comparison
 from sparkinfer.job.counts import Counts
 from sparkinfer.job.deadline import Deadline
+from sparkinfer.job.increment import Increment
 from sparkinfer.job.pipeline import JobTag, answer_in_order
 from sparkinfer.job.progress import ProgressReporter
 from sparkinfer.job.record import Record
@@ -35,6 +36,7 @@ class Job:
 
     Attributes:
         cache: the answers table that jobs share.
+        increment: the source by its changes, where it can be read so.
         tag: marks the job's Spark work, so that it can be ended.
         deadline: when it has to end.
     """
@@ -49,6 +51,7 @@ class Job:
     run_id: str
     staging: str | None
     cache: Sink | None
+    increment: Increment | None
     tag: JobTag
     deadline: Deadline
 
@@ -97,7 +100,7 @@ def work(job: Job, compared: Comparison, reporter: ProgressReporter, record: Rec
         def commit(staged: StagedBucket) -> None:
             if not commits:
                 record.samples = chunks.samples(staged)
-            committed = committer.commit(staged)
+            committed = committer.commit(staged, beside=_ended(job, compared, pending, commits, staged))
             staging.drop_bucket(staged.bucket)
             commits.append(committed)
             reporter.committed(committed.counts)
@@ -132,6 +135,19 @@ def _shared(job: Job) -> SharedAnswers | None:
         spec=job.spec,
         config_hash=job.udf.task.config_hash,
         run_id=job.run_id,
+    )
+
+
+def _ended(
+    job: Job, compared: Comparison, pending: Pending, commits: Sequence[Committed], last: StagedBucket
+) -> dict[str, object]:
+    """What the last commit of a complete run says, so that the next one may read the source by its changes."""
+    if job.increment is None or len(commits) + 1 < len(pending.rows):
+        return {}
+    return job.increment.ended(
+        source_rows=compared.survey.source_rows,
+        failed=compared.survey.failed_before + total(commits).failed + last.counts.failed,
+        compared_at=compared.snapshot.version,
     )
 
 

@@ -35,6 +35,15 @@ class TableColumn:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PastCommit:
+    """One commit of a table's history: its version, what it did in Delta's word, and our metadata (or nothing)."""
+
+    version: int
+    operation: str
+    metadata: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
     """A result table at one version.
 
@@ -44,6 +53,7 @@ class TableFacts:
         columns: in their order.
         properties: the table's properties.
         sequences: last committed sequence of each bucket; see :meth:`sequence`.
+        history: the commits that the log still tells of, newest first.
         oldest: oldest version that the history still tells of; a bucket without a commit in it counts as committed there.
         files: data files of the snapshot; what was made as a copy of another table has some in its first version.
     """
@@ -55,6 +65,7 @@ class TableFacts:
     sequences: Mapping[int, int] = field(default_factory=dict)
     oldest: int = 0
     files: int = 0
+    history: tuple[PastCommit, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -123,7 +134,7 @@ def parse_metadata(text: str | None) -> dict[str, Any]:
     return value if isinstance(value, dict) and value.get("app") == "sparkinfer" else {}
 
 
-def last_sequences(history: Sequence[tuple[int, dict[str, Any]]]) -> dict[int, int]:
+def last_sequences(history: Sequence[tuple[int, Mapping[str, Any]]]) -> dict[int, int]:
     """The highest sequence of each bucket in a history of (version, metadata)."""
     found: dict[int, int] = {}
     for _, metadata in history:
@@ -203,6 +214,7 @@ class MemorySink:
                 columns=self._columns,
                 properties=dict(self._properties),
                 sequences=last_sequences(history),
+                history=tuple(PastCommit(version=v, operation="WRITE", metadata=m) for v, m in reversed(history)),
             )
 
     def create(self, columns: Sequence[TableColumn], properties: Mapping[str, str]) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from sparkinfer.errors import CommitConflict
 from sparkinfer.sink.base import (
     Commit,
+    PastCommit,
     StagedRows,
     TableColumn,
     TableFacts,
@@ -140,22 +141,37 @@ class DeltaRsSink:
 
 def facts_of(table: DeltaTable) -> TableFacts:
     """What the log of a table says."""
-    history = commits_of(table)
+    history = past_commits(table)
+    commits = [(commit.version, commit.metadata) for commit in history]
     return TableFacts(
         version=table.version(),
         table_id=str(table.metadata().id),
         columns=table_columns(table),
         properties=dict(table.metadata().configuration),
-        sequences=last_sequences(history),
-        oldest=min((version for version, _ in history), default=0),
         files=len(table.file_uris()) if table.version() == 0 else 1,
+        sequences=last_sequences(commits),
+        oldest=min((version for version, _ in commits), default=0),
+        history=history,
     )
 
 
 def commits_of(table: DeltaTable, limit: int | None = None) -> list[tuple[int, dict[str, Any]]]:
     """(version, our metadata or {}) of the newest commits, or of all."""
-    history = table.history(limit)
-    return [(int(c["version"]), parse_metadata(c.get("userMetadata"))) for c in history if "version" in c]
+    return [(commit.version, dict(commit.metadata)) for commit in past_commits(table, limit)]
+
+
+def past_commits(table: DeltaTable, limit: int | None = None) -> tuple[PastCommit, ...]:
+    """The newest commits, or all, newest first."""
+    found = [
+        PastCommit(
+            version=int(c["version"]),
+            operation=str(c.get("operation", "")),
+            metadata=parse_metadata(c.get("userMetadata")),
+        )
+        for c in table.history(limit)
+        if "version" in c
+    ]
+    return tuple(sorted(found, key=lambda commit: -commit.version))
 
 
 def table_columns(table: DeltaTable) -> tuple[TableColumn, ...]:

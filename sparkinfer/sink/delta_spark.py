@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sparkinfer.errors import CommitConflict, TableSchemaMismatch
 from sparkinfer.sink.base import (
     Commit,
+    PastCommit,
     StagedRows,
     TableColumn,
     TableFacts,
@@ -73,17 +74,18 @@ class DeltaSparkSink:
         detail = self._detail()
         if detail is None:
             return None
-        history = self._history()
-        version = history[0][0]
+        history = self._asked_history()
+        version = history[0].version
         schema = self.rows(version).schema
         return TableFacts(
             version=version,
             table_id=detail["id"],
             columns=tuple(TableColumn(name=f.name, ddl=f.dataType.simpleString()) for f in schema),
             properties=dict(detail["properties"] or {}),
-            sequences=last_sequences(history),
-            oldest=history[-1][0],
             files=int(detail["numFiles"] or 0),
+            sequences=last_sequences([(commit.version, commit.metadata) for commit in history]),
+            oldest=history[-1].version,
+            history=history,
         )
 
     def create(self, columns: Sequence[TableColumn], properties: Mapping[str, str]) -> None:
@@ -181,11 +183,19 @@ class DeltaSparkSink:
         found = self._from_log(lambda log: commits_of(log, limit))
         if found is not None:
             return sorted(found, key=lambda h: -h[0])
+        return [(commit.version, dict(commit.metadata)) for commit in self._asked_history(limit)]
+
+    def _asked_history(self, limit: int | None = None) -> tuple[PastCommit, ...]:
+        """The commits as Spark tells them, newest first."""
         clause = f" LIMIT {limit}" if limit is not None else ""
-        history = (
-            self._spark.sql(f"DESCRIBE HISTORY {self._sql_name}{clause}").select("version", "userMetadata").collect()
-        )
-        return sorted(((int(r["version"]), parse_metadata(r["userMetadata"])) for r in history), key=lambda h: -h[0])
+        history = self._spark.sql(f"DESCRIBE HISTORY {self._sql_name}{clause}")
+        found = [
+            PastCommit(
+                version=int(row["version"]), operation=row["operation"], metadata=parse_metadata(row["userMetadata"])
+            )
+            for row in history.select("version", "operation", "userMetadata").collect()
+        ]
+        return tuple(sorted(found, key=lambda commit: -commit.version))
 
     def _from_log(self, read: Callable[[DeltaTable], T]) -> T | None:
         """What delta-rs reads from the log of a local table; None where there is none, or only Spark can read it."""
