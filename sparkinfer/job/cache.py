@@ -84,7 +84,7 @@ class SharedAnswers:
             staging: the run's folder.
         """
         try:
-            staged = self._staged(self._paid(results.rows(version)), staging, "cache")
+            staged = self._staged(self._paid(results.rows(version)), staging, comparisons=0)
             committer = Committer(
                 self.sink,
                 snapshot=self.snapshot,
@@ -120,16 +120,17 @@ class SharedAnswers:
         """What the newest table does not have yet."""
         rows = self.spark.read.parquet(staged.rows.path)
         left = rows.join(self._own(snapshot).select("input_hash"), "input_hash", "left_anti")
-        return self._staged(left, staging, f"cache-{snapshot.version}")
+        return self._staged(left, staging, comparisons=staged.comparisons + 1)
 
-    def _staged(self, rows: DataFrame, staging: Staging, part: str) -> StagedBucket:
-        folder = staging.folder(part)
+    def _staged(self, rows: DataFrame, staging: Staging, *, comparisons: int) -> StagedBucket:
+        folder = staging.folder(f"cache-{comparisons}")
         names = tuple(column.name for column in COLUMNS)
         rows.select(*names).write.mode("overwrite").parquet(folder)
         return StagedBucket(
             bucket=_SEQUENCE,
             rows=StagedRows(path=folder, columns=names),
             counts=Counts(rows=rows_in(folder)),
+            comparisons=comparisons,
         )
 
 

@@ -110,7 +110,7 @@ class Chunks:
     def restage(self, sink: Sink, staged: StagedBucket, snapshot: TableFacts) -> StagedBucket:
         """The rows of a staged bucket that a newer table does not have, staged again."""
         with translated(f"Comparing bucket {staged.bucket} with the table", place=self.staging.path):
-            rows = self.spark.read.parquet(staged.rows.path).drop(p.STATE)
+            rows = self.spark.read.parquet(staged.rows.path).drop(p.STATE, p.OLD_BUCKET)
             config_hash = self.udf.task.config_hash
             states = p.with_state(rows, sink.rows(snapshot.version), spec=self.spec, config_hash=config_hash)
             left = states.where(sql.col(p.STATE).isin(p.NEW, p.REPLACE))
@@ -161,7 +161,7 @@ class Chunks:
             "bucket": sql.lit(bucket),
         }
         ordered = [values[name].alias(name) for name in self.columns]
-        return self._stage(joined.select(*ordered, p.STATE, ORIGIN, PAID), bucket, comparisons=0)
+        return self._stage(joined.select(*ordered, p.STATE, p.OLD_BUCKET, ORIGIN, PAID), bucket, comparisons=0)
 
     def _answer_values(self) -> dict[str, Column]:
         """The struct's fields as columns of the table; twins and reused answers count no attempt."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -163,7 +163,7 @@ class Committer:
         )
         try:
             if staged.counts.replaces:
-                self._sink.merge(staged.rows, self._merge_keys, commit)
+                self._sink.merge(staged.rows, self._merge_keys, commit, within=_known(staged.counts.old_buckets))
             else:
                 self._sink.append(staged.rows, commit)
         except CommitConflict:
@@ -190,3 +190,9 @@ class Committer:
         if facts is None or facts.table_id != old.table_id:
             raise CommitFailed(f"{self._sink.table} was dropped or made anew while the job ran. Run the job again.")
         return facts
+
+
+def _known(buckets: Collection[int | None]) -> tuple[int, ...] | None:
+    """The buckets that the replaced rows are in, or None where one of them is not known."""
+    known = sorted(bucket for bucket in buckets if bucket is not None)
+    return tuple(known) if known and len(known) == len(buckets) else None

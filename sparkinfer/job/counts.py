@@ -18,6 +18,7 @@ class Counts:
         reused: with an answer that the table, or the answers table, already had.
         requests: inputs asked for (the first row of each).
         replaces: rows that take the place of older ones.
+        old_buckets: buckets of these older ones; None among them: of one it is not known.
         failures: failed rows by code.
         example: ``(code, key, input_hash)`` of one failed row.
     """
@@ -33,6 +34,7 @@ class Counts:
     paid_prompt_tokens: int = 0
     paid_completion_tokens: int = 0
     failures: Mapping[str, int] = field(default_factory=dict)
+    old_buckets: frozenset[int | None] = frozenset()
     example: tuple[str, str, str] | None = None
 
     def __add__(self, other: Counts) -> Counts:
@@ -40,7 +42,8 @@ class Counts:
         codes = {**self.failures}
         for code, count in other.failures.items():
             codes[code] = codes.get(code, 0) + count
-        return Counts(**sums, failures=codes, example=self.example or other.example)
+        old_buckets = self.old_buckets | other.old_buckets
+        return Counts(**sums, failures=codes, old_buckets=old_buckets, example=self.example or other.example)
 
     def numbers(self) -> dict[str, int]:
         """The plain figures by name."""

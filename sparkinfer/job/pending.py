@@ -24,6 +24,8 @@ _OCCURRENCE = "__occurrence"
 _IDENTITY = "__identity"
 NULL_KEY = "__null_key"
 STATE = "__state"
+#: Bucket of the older row whose place a row takes; null where it is not known, and for every other row.
+OLD_BUCKET = "__old_bucket"
 PARAMS_COLUMN = "__params"
 LENGTH = "__length"
 
@@ -74,12 +76,13 @@ def with_state(rows: DataFrame, table: DataFrame | None, *, spec: JobSpec, confi
         config_hash: of this job.
     """
     if table is None:
-        return rows.withColumn(STATE, sql.lit(NEW))
+        return rows.withColumn(STATE, sql.lit(NEW)).withColumn(OLD_BUCKET, sql.lit(None).cast("int"))
     old = table.select(
         sql.col("row_key"),
         sql.col("input_hash").alias("__old_input"),
         sql.col("config_hash").alias("__old_config"),
         sql.col("error_code").isNotNull().alias("__old_failed"),
+        sql.col("bucket").alias("__from_bucket"),
     )
     is_same = (sql.col("__old_input") == sql.col("input_hash")) & (sql.col("__old_config") == sql.lit(config_hash))
     if spec.mode == "append":
@@ -96,7 +99,9 @@ def with_state(rows: DataFrame, table: DataFrame | None, *, spec: JobSpec, confi
         .when(sql.col("__old_failed"), again)
         .otherwise(DONE)
     )
-    return joined.withColumn(STATE, state).drop("__old_input", "__old_config", "__old_failed")
+    old_bucket = sql.when(sql.col(STATE) == REPLACE, sql.col("__from_bucket"))
+    known = joined.withColumn(STATE, state).withColumn(OLD_BUCKET, old_bucket)
+    return known.drop("__old_input", "__old_config", "__old_failed", "__from_bucket")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

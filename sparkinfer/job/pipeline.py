@@ -119,7 +119,11 @@ class JobTag:
         """
         from pyspark import inheritable_thread_target
 
-        target = inheritable_thread_target(self._spark)(work) if self._is_known else inheritable_thread_target(work)
+        def tagged(*arguments: Any) -> Any:
+            with self.on_this_thread():
+                return work(*arguments)
+
+        target = inheritable_thread_target(self._spark)(tagged) if self._is_known else inheritable_thread_target(work)
         return cast(_Work, target)
 
     def cancel(self) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from sparkinfer.job.answers import ASKED, ORIGIN, REUSED
 from sparkinfer.job.counts import Counts
-from sparkinfer.job.pending import REPLACE, STATE
+from sparkinfer.job.pending import OLD_BUCKET, REPLACE, STATE
 from sparkinfer.job.staging import file_system
 
 if TYPE_CHECKING:
@@ -23,7 +23,17 @@ if TYPE_CHECKING:
 #: Column of staged rows: the first row of an input that was not in the table; its tokens were paid, and the attempts are its own.
 PAID = "__paid"
 
-_COUNTED = ("error_code", "finish_reason", "input_hash", "prompt_tokens", "completion_tokens", ORIGIN, PAID, STATE)
+_COUNTED = (
+    "error_code",
+    "finish_reason",
+    "input_hash",
+    "prompt_tokens",
+    "completion_tokens",
+    ORIGIN,
+    PAID,
+    STATE,
+    OLD_BUCKET,
+)
 #: So many failed rows are looked at for the one that is named.
 _EXAMPLES = 100
 
@@ -80,6 +90,7 @@ def _counts_of(batch: pa.RecordBatch, key: Sequence[str]) -> Counts:
 
     is_skipped = pc.equal(batch.column("finish_reason"), "skipped")
     is_paid = pc.fill_null(batch.column(PAID), False)
+    is_replace = pc.equal(batch.column(STATE), REPLACE)
     is_asked = pc.equal(batch.column(ORIGIN), ASKED)
     codes = pc.value_counts(batch.column("error_code").drop_null()).to_pylist()
     failures = {entry["values"]: entry["counts"] for entry in codes}
@@ -90,7 +101,8 @@ def _counts_of(batch: pa.RecordBatch, key: Sequence[str]) -> Counts:
         skipped=_sum(is_skipped),
         reused=_sum(pc.equal(batch.column(ORIGIN), REUSED)),
         requests=_sum(pc.and_(pc.and_(is_paid, is_asked), pc.invert(is_skipped))),
-        replaces=_sum(pc.equal(batch.column(STATE), REPLACE)),
+        replaces=_sum(is_replace),
+        old_buckets=frozenset(batch.column(OLD_BUCKET).filter(is_replace).unique().to_pylist()),
         prompt_tokens=_sum(prompt),
         completion_tokens=_sum(completion),
         paid_prompt_tokens=_sum(prompt.filter(is_paid)),

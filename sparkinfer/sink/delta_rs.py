@@ -80,9 +80,13 @@ class DeltaRsSink:
             table = self._unless_done(commit)
             write_deltalake(table, _staged_rows(staged, table), mode="append", commit_properties=_properties(commit))
 
-    def merge(self, staged: StagedRows, on: Sequence[str], commit: Commit) -> None:
+    def merge(
+        self, staged: StagedRows, on: Sequence[str], commit: Commit, *, within: Sequence[int] | None = None
+    ) -> None:
         """One MERGE, checked as an append is."""
         condition = " AND ".join(f't."{c}" = s."{c}"' for c in on)
+        if within is not None:
+            condition += f' AND t."bucket" IN ({", ".join(map(str, within))})'
         with mapped(table=self.table, doing=f"Committing bucket {commit.bucket}"):
             table = self._unless_done(commit)
             (

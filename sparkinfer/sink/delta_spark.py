@@ -125,7 +125,9 @@ class DeltaSparkSink:
             else:
                 writer.saveAsTable(self.table)
 
-    def merge(self, staged: StagedRows, on: Sequence[str], commit: Commit) -> None:
+    def merge(
+        self, staged: StagedRows, on: Sequence[str], commit: Commit, *, within: Sequence[int] | None = None
+    ) -> None:
         """One MERGE, idempotent as an append is."""
         settings = {
             "spark.databricks.delta.write.txnAppId": commit.app_id,
@@ -133,15 +135,31 @@ class DeltaSparkSink:
             _USER_METADATA: commit.user_metadata(),
         }
         with mapped(table=self.table, doing=f"Committing bucket {commit.bucket}"):
-            self._merge(staged, on, "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *", settings=settings)
+            self._merge(
+                staged,
+                on,
+                "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
+                settings=settings,
+                within=within,
+            )
 
     def remove(self, staged: StagedRows, on: Sequence[str], metadata: Mapping[str, Any]) -> None:
         """One MERGE that deletes."""
         with mapped(table=self.table, doing="Taking doubled rows out"):
             self._merge(staged, on, "WHEN MATCHED THEN DELETE", settings={_USER_METADATA: user_metadata(metadata)})
 
-    def _merge(self, staged: StagedRows, on: Sequence[str], clauses: str, *, settings: Mapping[str, str]) -> None:
+    def _merge(
+        self,
+        staged: StagedRows,
+        on: Sequence[str],
+        clauses: str,
+        *,
+        settings: Mapping[str, str],
+        within: Sequence[int] | None = None,
+    ) -> None:
         condition = " AND ".join(f"t.{_quoted(c)} = s.{_quoted(c)}" for c in on)
+        if within is not None:
+            condition += f" AND t.`bucket` IN ({', '.join(map(str, within))})"
         source = f"SELECT {', '.join(map(_quoted, staged.columns))} FROM {sql_name(staged.path, provider='parquet')}"  # noqa: S608 - quoted names
         with _session_with(self._spark, settings) as session:
             session.sql(f"MERGE INTO {self._sql_name} AS t USING ({source}) AS s ON {condition} {clauses}").collect()

@@ -54,9 +54,9 @@ class ConflictingSink(DeltaSparkSink):
         self._conflict("append", commit)
         super().append(staged, commit)
 
-    def merge(self, staged: StagedRows, on: Any, commit: Commit) -> None:
+    def merge(self, staged: StagedRows, on: Any, commit: Commit, **where: Any) -> None:
         self._conflict("merge", commit)
-        super().merge(staged, on, commit)
+        super().merge(staged, on, commit, **where)
 
     def _conflict(self, kind: str, commit: Commit) -> None:
         self.tried.append(kind)

@@ -128,10 +128,10 @@ spark = session(master="local-cluster[2,1,1024]", config={"spark.ui.enabled": "f
 class Sink(DeltaSparkSink):
     killed = 0
 
-    def merge(self, staged, on, commit):
+    def merge(self, staged, on, commit, **where):
         threading.Timer(0.3, kill, [executor_jvms()[0]]).start()
         Sink.killed += 1
-        super().merge(staged, on, commit)
+        super().merge(staged, on, commit, **where)
 
 def upsert(rows):
     frame = spark.createDataFrame(rows, "id int, text string").repartition(2)

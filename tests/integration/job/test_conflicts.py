@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from sparkinfer.errors import CommitFailed
+from sparkinfer.hashing import input_hash
 from sparkinfer.job.staging import JOB_FILE
 from sparkinfer.sink.base import Commit, StagedRows
 from sparkinfer.sink.delta_rs import DeltaRsSink
@@ -16,9 +17,8 @@ from sparkinfer.sink.delta_spark import DeltaSparkSink
 from sparkinfer.sink.faults import mapped
 
 
-def answer_to(prompt: str) -> str:
-    """As the fake engine has it."""
-    return "answer-" + hashlib.sha256(prompt.encode()).hexdigest()[:8]
+def input_hash_of(text: str) -> str:
+    return input_hash(("text",), (text.encode(),), "s")
 
 
 def meddling(base: type[Any]) -> type[Any]:
@@ -52,21 +52,28 @@ def test_rows_that_another_job_wrote_meanwhile_are_not_doubled(job: Any) -> None
     assert (result.rows, result.already_done) == (2, 4)
 
 
+def texts_of_bucket(bucket: int, *, whose: str, number: int) -> list[str]:
+    """Texts whose inputs lie in one of two buckets."""
+    texts = (f"{whose} text {i}" for i in itertools.count())
+    fitting = (text for text in texts if int(input_hash_of(text)[:15], 16) % 2 == bucket)
+    return list(itertools.islice(fitting, number))
+
+
 @pytest.mark.parametrize("base", [DeltaSparkSink, DeltaRsSink])
 def test_a_new_key_that_two_jobs_give_different_inputs_stands_once(job: Any, base: type[Any]) -> None:
     """The inputs lie in different buckets, so that no compare-and-set sees the two meet; appends never conflict."""
-    ids = range(6)
-    theirs = job.frame([(i, f"their text {i}") for i in ids])
-    ours = job.frame([(i, f"our text {i}") for i in ids])
-    sink = meddling(base)(job.spark, job.into, lambda: job.run(theirs))
-    assert job.run(ours, into=sink).rows == len(ids)
+    ids = range(3)
+    ours = texts_of_bucket(0, whose="our", number=len(ids))
+    theirs = texts_of_bucket(1, whose="their", number=len(ids))
+    sink = meddling(base)(job.spark, job.into, lambda: job.run(job.frame(list(zip(ids, theirs, strict=True)))))
+    source = job.frame(list(zip(ids, ours, strict=True)))
+    assert job.run(source, into=sink).rows == len(ids)
     rows = job.rows()
     assert [row.id for row in rows] == list(ids)
-    assert len({row.run_id for row in rows}) == 2, (
-        "of the first bucket's keys theirs are newer; the second one's were compared again"
-    )
-    assert job.run(ours).rows < len(ids)
-    assert {row.answer for row in job.rows()} == {answer_to(f"Say our text {i}") for i in ids}
+    assert {row.bucket for row in rows} == {1}
+    assert {row.input_hash for row in rows} == set(map(input_hash_of, theirs)), "answered later than ours"
+    assert job.run(source).rows == len(ids)
+    assert [row.input_hash for row in job.rows()] == list(map(input_hash_of, ours))
 
 
 def test_a_commit_that_fails_for_good_keeps_the_answers_for_the_next_run(job: Any) -> None:

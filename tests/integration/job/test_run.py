@@ -20,7 +20,9 @@ from sparkinfer.errors import (
     WrongColumnType,
 )
 from sparkinfer.sink.delta_rs import DeltaRsSink
+from sparkinfer.sink.delta_spark import DeltaSparkSink
 from sparkinfer.tracking.base import RecordingTracker, RunStatus
+from tests.support.reads import Reads
 
 TEXTS = [(i, None if i % 10 == 9 else f"text {i % 6}") for i in range(20)]  # 18 rows over 6 texts, 2 nulls
 DISTINCT = 6
@@ -188,3 +190,28 @@ def test_a_table_can_be_named_and_its_staging_too(job: Any) -> None:
     assert job.spark.table("job_labels").count() == 2
     assert not list(staging.glob("*/*"))
     job.spark.sql("DROP TABLE job_labels")
+
+
+def test_a_merge_reads_the_buckets_of_the_rows_that_it_replaces(job: Any) -> None:
+    """Another prompt replaces every row; its input is the same, and so is its bucket."""
+    rows, buckets = 400, 2
+    source = job.frame([(i, f"text {i}") for i in range(rows)])
+    job.run(source, buckets=buckets)
+    reads = Reads(job.spark)
+    read: dict[str, list[int]] = {"everywhere": [], "within": []}
+
+    class Watched(DeltaSparkSink):
+        where = "everywhere"
+
+        def merge(self, *arguments: Any, within: Any = None) -> None:
+            reads.since()
+            super().merge(*arguments, within=within if self.where == "within" else None)
+            read[self.where].append(reads.since())
+
+    for where in read:
+        Watched.where = where
+        again = job.run(source, into=Watched(job.spark, job.into), udf=job.udf(system=f"Look {where}."))
+        assert again.rows == rows == len(job.rows())
+    print(f"rows read by {buckets} MERGEs into {rows} rows: {read}")
+    assert len(read["within"]) == buckets
+    assert sum(read["within"]) < sum(read["everywhere"]) - rows * buckets // 2

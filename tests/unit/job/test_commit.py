@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 from sparkinfer.errors import CommitConflict, CommitFailed, DiskFull
 from sparkinfer.job.commit import MAX_ATTEMPTS, Committer, StagedBucket
 from sparkinfer.job.counts import Counts
-from sparkinfer.sink.base import Commit, MemorySink, StagedRows, TableColumn, TableFacts
+from sparkinfer.sink.base import Commit, StagedRows, TableColumn, TableFacts
+from sparkinfer.sink.memory import MemorySink
 
 COLUMNS = (TableColumn(name="row_key", ddl="string"), TableColumn(name="answer", ddl="string"))
 
@@ -99,6 +101,22 @@ def test_rows_that_replace_older_ones_are_merged(sink: MemorySink, stage: Stage)
     committer(sink, stage, "run-2").commit(stage.rows(["a"], replaces=1, answer="new"))
     answers = dict(zip(*(sink.to_arrow()[c].to_pylist() for c in ("row_key", "answer")), strict=True))
     assert answers == {"a": "new", "b": "x"}
+
+
+@pytest.mark.parametrize(("buckets", "within"), [({3, 1}, (1, 3)), ({3, None}, None), (set(), None)])
+def test_a_merge_looks_only_where_the_older_rows_are(
+    sink: MemorySink, stage: Stage, monkeypatch: pytest.MonkeyPatch, buckets: set[int | None], within: Any
+) -> None:
+    def merge(*arguments: Any, **where: Any) -> None:
+        told.append(where["within"])
+        real(*arguments, **where)
+
+    told: list[Any] = []
+    real: Callable[..., Any] = sink.merge
+    monkeypatch.setattr(sink, "merge", merge)
+    staged = stage.rows(["a"], replaces=1)
+    committer(sink, stage).commit(replace(staged, counts=replace(staged.counts, old_buckets=frozenset(buckets))))
+    assert told == [within]
 
 
 def test_a_writer_that_was_faster_takes_its_rows_out_of_the_next_attempt(sink: MemorySink, stage: Stage) -> None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from sparkinfer.job.answers import ASKED, HARVESTED, ORIGIN, REUSED
-from sparkinfer.job.pending import NEW, REPLACE, STATE
+from sparkinfer.job.pending import NEW, OLD_BUCKET, REPLACE, STATE
 from sparkinfer.job.tally import PAID, count_rows, first_rows, rows_by_bucket
 
 SCHEMA = pa.schema(
@@ -24,6 +24,7 @@ SCHEMA = pa.schema(
         ORIGIN: pa.string(),
         PAID: pa.bool_(),
         STATE: pa.string(),
+        OLD_BUCKET: pa.int32(),
     }
 )
 
@@ -54,7 +55,7 @@ def test_every_kind_of_row_is_counted_over_all_files(tmp_path: Path) -> None:
     write(
         folder,
         "part-0.parquet",
-        [row(1), row(2, **{PAID: False}), row(3, **{ORIGIN: REUSED, PAID: False, STATE: REPLACE})],
+        [row(1), row(2, **{PAID: False}), row(3, **{ORIGIN: REUSED, PAID: False, STATE: REPLACE, OLD_BUCKET: 7})],
     )
     write(folder, "part-1.parquet", [])
     write(
@@ -69,6 +70,7 @@ def test_every_kind_of_row_is_counted_over_all_files(tmp_path: Path) -> None:
     counts, lost = count_rows(str(folder), key=("id",))
 
     assert lost == 0
+    assert counts.old_buckets == {7}
     assert counts.numbers() == {
         "rows": 7,
         "failed": 2,

@@ -85,6 +85,26 @@ def test_merge_replaces_and_adds_once(sink: DeltaRsSink, tmp_path: Path) -> None
     assert sink.find(commit(2)) == 2
 
 
+def test_a_merge_may_name_the_buckets_to_look_in(tmp_path: Path) -> None:
+    path = str(tmp_path / "table")
+    schema = pa.schema([*SCHEMA, ("bucket", pa.int32())])
+    DeltaTable.create(path, schema=schema, raise_if_key_not_exists=False)
+    sink = DeltaRsSink(NO_SPARK, path)
+
+    def rows(keys: list[str], *, bucket: int, n: int) -> StagedRows:
+        staged = stage(tmp_path, keys, n=n)
+        file = f"{staged.path}/part-0.parquet"
+        table = pq.read_table(file)
+        pq.write_table(table.append_column("bucket", pa.array([bucket] * len(keys), pa.int32())), file)
+        return StagedRows(path=staged.path, columns=(*staged.columns, "bucket"))
+
+    sink.append(rows(["a", "b"], bucket=2, n=1), commit(1))
+    sink.append(rows(["c"], bucket=3, n=1), commit(1, bucket=3))
+    sink.merge(rows(["b", "d"], bucket=3, n=9), ["row_key"], commit(2, bucket=3), within=[2])
+    found = DeltaTable(path).to_pyarrow_table().select(["row_key", "n", "bucket"]).to_pylist()
+    assert sorted(tuple(row.values()) for row in found) == [("a", 1, 2), ("b", 9, 3), ("c", 1, 3), ("d", 9, 3)]
+
+
 def test_rows_are_taken_out_once_and_sequences_stay(sink: DeltaRsSink, tmp_path: Path) -> None:
     sink.append(stage(tmp_path, ["a", "b"]), commit(1))
     sink.append(stage(tmp_path, ["b"], n=9), commit(1, bucket=0))
