@@ -88,7 +88,10 @@ def _take_whole(begun: Iterable[Future[StagedBucket]], take: Callable[[StagedBuc
 
 
 class JobTag:
-    """Marks the Spark jobs of one run, so that they can be cancelled together (classic sessions: since Spark 4.0).
+    """Marks the Spark jobs of one run, so that they can be cancelled together, from any thread.
+
+    A classic session's own tags are a thread's, and ``interruptTag`` ends nothing of another thread: there the context's job
+    tags do it. Over Connect the session's tags are the server's.
 
     Args:
         spark: the session.
@@ -98,19 +101,16 @@ class JobTag:
     def __init__(self, spark: SparkSession, name: str) -> None:
         self._spark = spark
         self._name = name
-        self._is_known = hasattr(spark, "addTag") and hasattr(spark, "interruptTag")
+        self._add, self._remove, self._cancel = _tagging(spark)
 
     @contextmanager
     def on_this_thread(self) -> Iterator[None]:
         """Jobs that this thread starts inside the block carry the tag."""
-        if not self._is_known:
-            yield
-            return
-        self._spark.addTag(self._name)
+        self._add(self._name)
         try:
             yield
         finally:
-            self._unless_gone(self._spark.removeTag)
+            self._unless_gone(self._remove)
 
     def inherited(self, work: _Work) -> _Work:
         """Work for another thread: its Spark jobs carry what those of this one do, the tag and the user's job group.
@@ -123,13 +123,13 @@ class JobTag:
             with self.on_this_thread():
                 return work(*arguments)
 
-        target = inheritable_thread_target(self._spark)(tagged) if self._is_known else inheritable_thread_target(work)
+        takes_session = hasattr(self._spark, "addTag")  # since Spark 4.0, and over Connect
+        target = inheritable_thread_target(self._spark)(tagged) if takes_session else inheritable_thread_target(tagged)
         return cast(_Work, target)
 
     def cancel(self) -> None:
         """End the jobs that carry the tag."""
-        if self._is_known:
-            self._unless_gone(self._spark.interruptTag)
+        self._unless_gone(self._cancel)
 
     def _unless_gone(self, call: Callable[[str], object]) -> None:
         """Call it; a session that went has no jobs, and why the job ends must not be hidden by that."""
@@ -137,3 +137,12 @@ class JobTag:
             call(self._name)
         except Exception as error:
             _LOG.info("The session's jobs could not be reached: %s", type(error).__name__)
+
+
+def _tagging(spark: SparkSession) -> tuple[Callable[[str], object], Callable[[str], object], Callable[[str], object]]:
+    """How this session adds a tag, removes it, and cancels what carries it."""
+    try:
+        context = spark.sparkContext
+    except Exception:  # over Connect there is none
+        return spark.addTag, spark.removeTag, spark.interruptTag
+    return context.addJobTag, context.removeJobTag, context.cancelJobsWithTag
