@@ -214,4 +214,5 @@ def test_a_merge_reads_the_buckets_of_the_rows_that_it_replaces(job: Any) -> Non
         assert again.rows == rows == len(job.rows())
     print(f"rows read by {buckets} MERGEs into {rows} rows: {read}")
     assert len(read["within"]) == buckets
-    assert sum(read["within"]) < sum(read["everywhere"]) - rows * buckets // 2
+    # One of two buckets is left out of the search for matches, rows / 2 a MERGE; the files it rewrites are the same.
+    assert sum(read["everywhere"]) - sum(read["within"]) > rows * buckets * 3 // 8
