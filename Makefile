@@ -17,7 +17,7 @@ setup: ## Python environment in .venv, from the lock file; checks Java
 demo: setup ## Label a real table of reviews: Spark, the engine, Delta, MLflow
 	@$(VENV)/bin/sparkinfer demo
 
-test: setup lint wheel ## Lint, the wheel, then every test but slow, faults, gpu and perf
+test: setup lint wheel ## Lint, the wheel, then every test but slow, most faults, gpu and perf
 	@scripts/test
 
 test-unit: setup ## The quick tests only: no JVM, no weights

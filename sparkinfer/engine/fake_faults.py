@@ -8,6 +8,7 @@ TEXT is looked for in the prompt::
     lame=PATH        no load succeeds on the executor whose engine is the first to make this file; on others all do
     hang=TEXT        the step never returns
     slow=TEXT        the step takes slow_ms longer (default 1000)
+    hog=TEXT         takes hog_mb of memory (default 1024) for the prompt; fails with OUT_OF_MEMORY where it is refused
     oom=TEXT         fails with OUT_OF_MEMORY;  fail=TEXT with INFERENCE_FAILED;  late=TEXT with ROW_TIMEOUT;
                      refuse=TEXT with INVALID_MESSAGES (permanent)
     flaky=P          each attempt at a prompt fails with INFERENCE_FAILED with this probability,
@@ -73,8 +74,17 @@ class Faults:
             time.sleep(1)
         if self.are_asked("slow", prompt):
             time.sleep(float(self._options.get("slow_ms", 1000)) / 1000)
+        if self.are_asked("hog", prompt) and not self._takes_memory():
+            return _ERRORS["oom"]
         asked = (error for option, error in _ERRORS.items() if self.are_asked(option, prompt))
         return next(asked, _FLAKY if self._fails_by_chance(prompt) else None)
+
+    def _takes_memory(self) -> bool:
+        """Touch so much memory; whether the process was given it (or killed for it)."""
+        try:
+            return len(b"x" * (int(self._options.get("hog_mb", 1024)) * 1024 * 1024)) > 0
+        except MemoryError:
+            return False
 
     def _is_lame(self, path: Path) -> bool:
         """Whether the file holds this executor's engine folder, which is the process's current one."""

@@ -21,7 +21,7 @@ from sparkinfer.config.specs import EngineSpec
 from sparkinfer.errors import EngineStartFailed, EngineTimeout
 from sparkinfer.host.frames import PROTOCOL
 from sparkinfer.host.lineage import ProcessMark, mark_of
-from sparkinfer.host.place import EngineFolder, Place, engine_folder, log_folder
+from sparkinfer.host.place import EngineFolder, Place, engine_folder, log_folder, written_locally
 from sparkinfer.host.process import Recipe, save_owner, start_process
 from sparkinfer.host.restart import Deaths
 from sparkinfer.host.status import FAILED, READY, STARTING, Status, log_tail
@@ -66,12 +66,14 @@ def elect(place: Place, spec: EngineSpec, *, since: float | None = None) -> Runn
             said itself why it cannot start.
         EngineDied: it died too often without getting on.
         EngineTimeout: it was not ready within ``settings.start_timeout_s``.
+        DiskFull: no space is left in the executor's local folder.
     """
     key = engine_key(place, spec)
     wait = _Wait(time.monotonic() if since is None else since)
     while True:
         try:
-            engine = _look(place, spec, key, wait)
+            with written_locally(place):
+                engine = _look(place, spec, key, wait)
         except FileNotFoundError:  # an engine that ends has just removed its files
             engine = None
         if engine is not None:

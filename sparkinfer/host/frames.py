@@ -176,6 +176,8 @@ def _decode(frame: bytes) -> pa.Table:
 def _read(what: str, read: Callable[[], T]) -> T:
     try:
         return read()
+    except MemoryError:  # one of Arrow's errors too, and no fault of the frame
+        raise
     except (ValueError, KeyError, TypeError, pa.ArrowException) as error:
         raise ProtocolError(
             f"A frame of {what} cannot be read ({error}); client and engine must be one version of sparkinfer."

@@ -6,6 +6,7 @@ A small mapped file: the kernel keeps it when the process is killed, and writing
 from __future__ import annotations
 
 import mmap
+import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ DIGEST = 16
 #: Rows that the file has room for; of larger batches the first ones are written.
 CAPACITY = 8192
 _HEADER = struct.Struct("<IIQ")  # rows running, whether they were on trial, rows finished since the start
+_SIZE = _HEADER.size + CAPACITY * DIGEST
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +36,15 @@ class JournalRecord:
 
 
 class Journal:
-    """Writer's side; one thread."""
+    """Writer's side; one thread.
+
+    Raises:
+        OSError: there is no room for the file.
+    """
 
     def __init__(self, path: Path) -> None:
         with path.open("w+b") as file:
-            file.truncate(_HEADER.size + CAPACITY * DIGEST)
+            os.posix_fallocate(file.fileno(), 0, _SIZE)  # a page that finds the disk full later would kill the process
             self._map = mmap.mmap(file.fileno(), 0)
 
     def write(self, running: Sequence[bytes], *, on_trial: bool, finished: int) -> None:

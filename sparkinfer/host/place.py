@@ -7,14 +7,17 @@ when it ends). Without one it is the JVM above this process, and outside Spark t
 from __future__ import annotations
 
 import atexit
+import errno
 import hashlib
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparkinfer.errors import HostError, SocketPathTooLong
+from sparkinfer.errors import DiskFull, HostError, SocketPathTooLong
 from sparkinfer.host.lineage import ProcessMark, java_ancestor, own_mark
 
 #: Longest path of a Unix socket: ``sun_path`` holds 108 bytes with the closing NUL.
@@ -136,6 +139,26 @@ def log_folder(place: Place, engine: EngineFolder) -> Path:
 def engine_folder(place: Place, key: str) -> EngineFolder:
     """The folder of the engine with this key, made where needed."""
     return EngineFolder(_private(place.folder / key[:16]))
+
+
+@contextmanager
+def written_locally(place: Place) -> Iterator[None]:
+    """What the executor's folder refuses, in our words. A file that is missing passes: an engine that ends has removed it.
+
+    Raises:
+        DiskFull: no space is left there.
+        HostError: it cannot be written for another reason.
+    """
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else HostError
+        raise kind(
+            f"The executor's local folder {place.folder} cannot be written: {error.strerror}; no engine can be started there. "
+            "Free space, or give the executors another spark.local.dir."
+        ) from error
 
 
 def _is_spark_worker() -> bool:

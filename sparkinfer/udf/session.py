@@ -140,11 +140,16 @@ def _adapted(running: SparkSession, given: Mapping[str, str]) -> SparkSession:
 
 
 def _delta_settings(given: Mapping[str, str]) -> dict[str, str]:
-    """Delta beside whatever extensions and packages were asked for; nothing without delta-spark."""
+    """Delta beside whatever extensions and packages were asked for; nothing without delta-spark.
+
+    Where ``spark.jars`` brings Delta (no way to Maven Central from here), nothing is fetched.
+    """
     package = delta_package()
     if package is None:
         return {}
-    ours = {"spark.sql.extensions": DELTA_EXTENSION, "spark.jars.packages": package}
+    ours = {"spark.sql.extensions": DELTA_EXTENSION}
+    if "delta-spark_" not in given.get("spark.jars", ""):
+        ours["spark.jars.packages"] = package
     lists = {name: ",".join(filter(None, [value, given.get(name)])) for name, value in ours.items()}
     return {"spark.sql.catalog.spark_catalog": given.get("spark.sql.catalog.spark_catalog", DELTA_CATALOG), **lists}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -13,20 +12,15 @@ import pytest
 from sparkinfer import llm_udf, run
 from sparkinfer.errors import DiskFull, PermissionDenied
 from sparkinfer.tracking.base import NullTracker
+from tests.support.limits import small_disk
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[str], None]]]:
+def disk(tmp_path: Path) -> Iterator[tuple[Path, Callable[[str], object]]]:
     """A small disk and a function that mounts it again with other options."""
     place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(place)], capture_output=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip("mounting needs root in this container")
-    yield place, lambda options: subprocess.run(["mount", "-o", f"remount,{options}", str(place)], check=True) and None
-    subprocess.run(["umount", "-l", str(place)], check=True)
+    with small_disk(place, size="400k") as remount:
+        yield place, remount
 
 
 @pytest.fixture

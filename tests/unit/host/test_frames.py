@@ -3,6 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pyarrow as pa
 import pytest
 
 from sparkinfer.errors import ProtocolError
@@ -69,3 +70,11 @@ def test_the_wire_does_not_need_pandas() -> None:
         "sys.exit(any(name in sys.modules for name in ('pandas', 'torch', 'transformers', 'pyspark', 'mlflow')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_frame_is_not_blamed_for_want_of_memory() -> None:
+    def read() -> None:
+        raise pa.ArrowMemoryError("malloc of size 512 failed")
+
+    with pytest.raises(MemoryError):
+        frames._read("requests", read)

@@ -8,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from sparkinfer.errors import CommitFailed, PermissionDenied
@@ -89,6 +90,18 @@ def test_paths_of_spark_become_those_of_arrow(path: str, uri: str) -> None:
 def test_a_living_runs_folder_is_left_alone(tmp_path: Path) -> None:
     make(tmp_path, "alive")
     leave_answers(tmp_path / "alive", 1)
+    assert make(tmp_path, "other").harvest() == []
+    assert (tmp_path / "alive" / "answers").exists()
+
+
+def test_a_living_run_stays_alive_when_the_clock_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(tmp_path, "alive")
+    leave_answers(tmp_path / "alive", 1)
+    before, later = psutil.boot_time(), time.time() + 3600
+    # Linux tells when it booted by today's clock: after a jump every process seems to have begun at another time of day
+    monkeypatch.setattr("psutil._pslinux.BOOT_TIME", None, raising=False)
+    monkeypatch.setattr("psutil._pslinux.boot_time", lambda: before + 3600)
+    monkeypatch.setattr(module.time, "time", lambda: later)
     assert make(tmp_path, "other").harvest() == []
     assert (tmp_path / "alive" / "answers").exists()
 

@@ -9,7 +9,7 @@ import pytest
 
 from sparkinfer import session
 from sparkinfer.errors import InvalidConfig, JavaNotFound
-from sparkinfer.udf.session import delta_package, require_java
+from sparkinfer.udf.session import DELTA_EXTENSION, _delta_settings, delta_package, require_java
 
 
 @pytest.fixture
@@ -61,3 +61,12 @@ def test_gpu_amounts_in_local_mode_are_refused_because_spark_would_wait_for_ever
 def test_the_delta_jar_fits_the_installed_packages():
     assert delta_package() == "io.delta:delta-spark_4.2_2.13:4.4.0"
     assert os.environ.get("PYSPARK_PYTHON"), "tests run workers with their own Python"
+
+
+def test_nothing_is_fetched_where_the_given_jars_bring_delta():
+    packages = "spark.jars.packages"
+    assert packages in _delta_settings({"spark.jars": "/jars/postgresql-42.jar"})
+    given = {"spark.jars": "/jars/io.delta_delta-spark_4.2_2.13-4.4.0.jar,/jars/delta-storage-4.4.0.jar"}
+    found = _delta_settings(given)
+    assert packages not in found
+    assert found["spark.sql.extensions"] == DELTA_EXTENSION
