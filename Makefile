@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint test-unit test-slow test-faults bench bench-envs wheel audit clean
+.PHONY: help setup demo test lint test-unit test-slow test-faults kills bench bench-envs wheel audit clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -29,6 +29,14 @@ test-slow: setup ## What is too long for `make test`, or not yet proven in it
 FAULTS ?= tests
 test-faults: setup ## Kills, full disks, broken sockets: everything must still be there afterwards (FAULTS=path for a part)
 	$(PYTEST) -m faults $(FAULTS) --durations=10 || [ $$? -eq 5 ]
+
+KILLS ?= 200
+SEED ?= 1
+FROM ?= 0
+ENGINE ?= fake
+kills: setup ## Kill a job's processes, one a job, and compare its table with an undisturbed one's (KILLS=, SEED=, FROM=, ENGINE=real)
+	$(PYTHON) -m tests.kills --kills $(KILLS) --seed $(SEED) --from $(FROM) --engine $(ENGINE) $(KILL_FLAGS)
+	@$(PYTHON) -m tests.kills.table
 
 lint: setup ## ruff, mypy --strict, import contracts
 	@$(VENV)/bin/ruff check .

@@ -16,6 +16,7 @@ import pytest
 
 from sparkinfer import llm_udf, run
 from sparkinfer.tracking.base import NullTracker
+from tests.support.drivers import driver_environment
 from tests.support.engines import events, eventually
 from tests.support.executors import descendants, kill
 from tests.support.leftovers import engines
@@ -31,10 +32,10 @@ DRIVER = """
 import sys
 from sparkinfer import llm_udf, run, session
 from sparkinfer.tracking.base import NullTracker
+from tests.support.drivers import THRIFTY
 master, source, into, model, local_dir = sys.argv[1:]
-spark = session(master=master, config={
-    "spark.local.dir": local_dir, "spark.ui.enabled": "false", "spark.driver.memory": "1g", "spark.executor.memory": "512m",
-    "spark.sql.shuffle.partitions": "2", "spark.sparkinfer.engine.max_batch_size": "BATCH",
+spark = session(master=master, config=THRIFTY | {
+    "spark.local.dir": local_dir, "spark.sparkinfer.engine.max_batch_size": "BATCH"
 })
 run(spark, source=source, into=into, udf=llm_udf(model=model, prompt="Say {text}"), key="id", output="answer", buckets=1,
     tracker=NullTracker())
@@ -54,10 +55,14 @@ def test_only_the_last_seconds_are_paid_again(spark: Any, tmp_path: Path, master
     (tmp_path / "local").mkdir()
     program = DRIVER.replace("BATCH", str(BATCH))
     command = [sys.executable, "-c", program, master, source, into, model, str(tmp_path / "local")]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SPARK_LOCAL_DIRS")}
     with (tmp_path / "driver.log").open("w") as output:
         driver = subprocess.Popen(
-            command, stdout=output, stderr=subprocess.STDOUT, cwd=tmp_path, env=environment, start_new_session=True
+            command,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=tmp_path,
+            env=driver_environment(),
+            start_new_session=True,
         )
     moment = random.Random(seed).randint(ROWS // 3, ROWS * 3 // 4)
     try:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.drivers import driver_environment
 from tests.support.engines import events, eventually
 
 #: A driver that labels rows, says so, ends Spark in the way it is told, and then stays alive itself.
@@ -17,8 +17,9 @@ DRIVER = """
 import json, os, signal, subprocess, sys
 from pyspark.sql import functions as F
 from sparkinfer import llm_udf, session
+from tests.support.drivers import THRIFTY
 log, local_dir, way = sys.argv[1:]
-spark = session(master="local[2]", config={"spark.local.dir": local_dir, "spark.ui.enabled": "false"})
+spark = session(master="local[2]", config=THRIFTY | {"spark.local.dir": local_dir})
 label = llm_udf(model="fake:?log=" + log, prompt="Say {text}")
 texts = spark.range(400).select(F.concat(F.lit("text "), (F.col("id") % 200).cast("string")).alias("text")).repartition(8)
 labelled = texts.withColumn("label", label(F.col("text")))
@@ -46,14 +47,13 @@ def test_one_load_answers_everything_and_nothing_outlives_spark(way: str, tmp_pa
     log, local_dir, script = tmp_path / "fake.jsonl", tmp_path / "local", tmp_path / "driver.py"
     local_dir.mkdir()
     script.write_text(DRIVER)
-    environment = {name: value for name, value in os.environ.items() if name != "SPARK_LOCAL_DIRS"}
     driver = subprocess.Popen(
         [sys.executable, str(script), str(log), str(local_dir), way],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         cwd=tmp_path,
-        env=environment,
+        env=driver_environment(),
     )
     assert driver.stdin is not None
     assert driver.stdout is not None

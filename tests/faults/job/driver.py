@@ -9,14 +9,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[3]))
 
-from sparkinfer import llm_udf, run
+from sparkinfer import llm_udf, run, session
 from sparkinfer.tracking.base import NullTracker
-from tests.support.spark_session import local_session
+from tests.support.drivers import THRIFTY
 
 
 def main(arguments: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        spark = local_session(Path(folder))
+        spark = session(master="local[2,4]", config=THRIFTY | {"spark.sql.warehouse.dir": folder})
         result = run(
             spark,
             source=arguments["source"],
