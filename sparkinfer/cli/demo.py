@@ -133,7 +133,7 @@ def _measure(places: Places, rows: int, *, again: bool, people: Console) -> Summ
     config = job_config(places)
     udf = _udf(config)
     people.print(f"1/3  sparkinfer run: {rows} reviews -> {places.labels} (the first run also prepares the model)")
-    with quiet_session("sparkinfer demo", log=places.log, config={}) as spark:
+    with quiet_session("sparkinfer demo", people=people, log=places.log, config={}) as spark:
         result = run_job(config, app="sparkinfer demo", people=people, log=places.log)
         people.print(
             f'2/3  df.withColumn("label", llm_udf("text")) on {SAMPLE_ROWS} other reviews, the engine still warm'

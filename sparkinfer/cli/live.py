@@ -26,6 +26,8 @@ PLAIN_EVERY_S = 5.0
 PLAIN_AGAIN_S = 15.0
 #: Share of the rows before which rates are chance.
 RATE_AFTER = 0.05
+#: A start that takes longer than this is most likely a machine's first one.
+FIRST_START_S = 30.0
 #: The job's phases for people; before the first answer the engine is being started.
 PHASES = {
     "reading": "comparing the source with the result table",
@@ -52,7 +54,10 @@ def describe(progress: Progress) -> str:
     if progress.phase != "answering" or not progress.rows_total:
         return PHASES.get(progress.phase, progress.phase)
     if not progress.rows_done:
-        return f"starting the engine, {progress.rows_total} rows to do"
+        slow = (
+            " (a first start prepares the model and compiles kernels, once)" if progress.seconds > FIRST_START_S else ""
+        )
+        return f"starting the engine, {progress.rows_total} rows to do{slow}"
     failed = [f"{progress.rows_failed} failed"] if progress.rows_failed else []
     if progress.rows_done >= progress.rows_total:
         written = f"{progress.buckets_done} of {progress.buckets_total} parts are in the table"

@@ -13,17 +13,19 @@ from sparkinfer.errors import JobError, SparkInferError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from rich.console import Console
 
 #: Ivy, the launcher and log4j write here; kept so that a start that fails can be looked into.
 LOG_NAME = "spark.log"
 
 
 @contextlib.contextmanager
-def quiet_session(app: str, *, log: Path, config: Mapping[str, str]) -> Iterator[SparkSession]:
+def quiet_session(app: str, *, people: Console, log: Path, config: Mapping[str, str]) -> Iterator[SparkSession]:
     """A session for one command, stopped at its end if it was started here.
 
     Args:
         app: name of the application.
+        people: who is told that it starts.
         log: file that takes the JVM's standard error.
         config: settings of the session.
 
@@ -35,6 +37,8 @@ def quiet_session(app: str, *, log: Path, config: Mapping[str, str]) -> Iterator
     from sparkinfer import session
 
     running = _running()
+    if running is None:
+        people.print(f"Starting Spark; the first time it fetches Delta's jars, about 90 MB (its own messages: {log})")
     try:
         with _stderr_into(log):
             spark = session(app, config=config)

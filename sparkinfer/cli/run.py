@@ -67,7 +67,10 @@ def run_job(
     udf = llm_udf(**config.udf.keywords())
     seen = seen or LastLook()
     try:
-        with quiet_session(app, log=log, config=_session_settings(config)) as spark, watch(people) as draw:
+        with (
+            quiet_session(app, people=people, log=log, config=_session_settings(config)) as spark,
+            watch(people) as draw,
+        ):
             return run_table(spark, udf=udf, on_progress=seen.through(draw), **arguments(config))
     except KeyboardInterrupt:
         people.print(seen.what_is_left(config.into))

@@ -14,6 +14,8 @@ from sparkinfer.cli.exits import ExitCode
 from sparkinfer.cli.quiet import LOG_NAME, quiet_session
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from sparkinfer.job.status import TableStatus
 
 RUNS_SHOWN = 10
@@ -25,7 +27,7 @@ def status(
 ) -> int:
     """Show rows, failures, tokens, models and runs of a result table; a path is read without Java."""
     people = console.people(as_json=as_json)
-    found = look(table)
+    found = look(table, people)
     for name, text in lines(found):
         people.print(Text.assemble((f"{name:<16}", "bold"), text))
     if as_json:
@@ -33,7 +35,7 @@ def status(
     return ExitCode.DONE
 
 
-def look(table: str) -> TableStatus:
+def look(table: str, people: Console) -> TableStatus:
     """The table's status; a name is asked in a session of its own.
 
     Raises:
@@ -45,7 +47,7 @@ def look(table: str) -> TableStatus:
     if "/" in table or Path(table).is_dir():
         return table_status(table if "/" in table else f"./{table}")
     log = Path(tempfile.mkdtemp(prefix="sparkinfer-")) / LOG_NAME
-    with quiet_session("sparkinfer status", log=log, config={}) as spark:
+    with quiet_session("sparkinfer status", people=people, log=log, config={}) as spark:
         return table_status(table, spark)
 
 
@@ -53,7 +55,10 @@ def lines(found: TableStatus) -> list[tuple[str, str]]:
     """Name and text of each line."""
     told = [
         ("table", f"{found.table}, version {found.version}"),
-        ("rows", f"{found.rows} ({found.failed} failed, {found.skipped} skipped, {found.reused} reused)"),
+        (
+            "rows",
+            f"{found.rows} ({found.failed} failed, {found.skipped} skipped, {found.reused} with the answer of an equal row)",
+        ),
         *(("", f"{count} x {code}") for code, count in sorted(found.failures.items())),
         ("tokens", f"{found.prompt_tokens} in, {found.completion_tokens} out"),
         ("models", ", ".join(f"{name} ({count} rows)" for name, count in found.models.items()) or "none"),

@@ -162,9 +162,12 @@ def _existing(schema: StructType, name: str, role: str) -> str:
     by_lower = {field.lower(): field for field in schema.names}
     if name.lower() in by_lower:
         return by_lower[name.lower()]
-    close = difflib.get_close_matches(name, schema.names, n=3)
-    hint = f"Did you mean {' or '.join(close)}?" if close else f"It has {', '.join(schema.names[:20])}."
-    raise MissingColumn(f"run(): the source has no column {name!r} ({role}). {hint}")
+    close = difflib.get_close_matches(name, schema.names, n=3, cutoff=0.75)
+    guess = f" Did you mean {' or '.join(close)}?" if close else ""
+    raise MissingColumn(
+        f"run(): the source has no column {name!r} ({role}); it has {', '.join(schema.names[:20])}.{guess} "
+        f"columns={{argument: column}} says where each argument comes from."
+    )
 
 
 def _listed(names: str | Sequence[str] | None) -> tuple[str, ...]:

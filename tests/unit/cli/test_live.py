@@ -41,6 +41,7 @@ def test_failed_rows_are_told_as_soon_as_there_are_any() -> None:
 
 def test_before_the_first_answer_the_engine_is_starting() -> None:
     assert describe(Progress(phase="answering", rows_total=400)) == "starting the engine, 400 rows to do"
+    assert "once" in describe(Progress(phase="answering", rows_total=400, seconds=60.0))
 
 
 def test_when_all_rows_are_answered_the_table_is_what_is_waited_for() -> None:

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from sparkinfer import errors
 from sparkinfer.cli.quiet import _stderr_into, quiet_session
@@ -30,5 +32,8 @@ def test_the_terminal_is_given_back_when_the_start_fails(tmp_path: Path) -> None
 def test_a_session_without_java_says_so_in_our_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.delenv("SPARK_REMOTE", raising=False)
-    with pytest.raises(errors.JavaNotFound), quiet_session("x", log=tmp_path / "spark.log", config={}):
+    with (
+        pytest.raises(errors.JavaNotFound),
+        quiet_session("x", people=Console(file=io.StringIO()), log=tmp_path / "spark.log", config={}),
+    ):
         pass
