@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from sparkinfer.engine.runner import PackedRunner
     from sparkinfer.engine.sampler import Sampler
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 _CPU_KV_BYTES = 4 * 1024**3  # more than a CPU can use before its products are the limit
 _DEFAULT_CONTEXT = 2048  # of models whose config names none
 
@@ -85,7 +85,7 @@ def build_engine(model: PreTrainedModel, spec: EngineSpec, *, dtype: str, device
     except (UnsupportedModel, SelfCheckFailed) as error:
         if not spec.fallback:
             raise
-        _log.warning("%s Running one prompt at a time.", error)
+        _LOG.warning("%s Running one prompt at a time.", error)
         if not model.can_generate():
             raise UnsupportedModel(
                 f"{model.config.model_type} cannot generate text; choose a causal language model."
@@ -104,7 +104,7 @@ def _packed_engine(
 
     settings = spec.settings
     shapes = probe.attention_layers(model)
-    _log.info("modules that work in place: %s", work_in_place(model))
+    _LOG.info("modules that work in place: %s", work_in_place(model))
 
     def runner(num_blocks: int, about: EngineInfo) -> PackedRunner:
         pool, attention = _pool(shapes, num_blocks + settings.strict, spec, model, threads)
@@ -113,7 +113,7 @@ def _packed_engine(
 
     proof = selfcheck.check(model, shapes, lambda blocks: runner(blocks, info), max_model_len=info.max_model_len)
     num_blocks, max_model_len = _kv_blocks(shapes, spec, model, info)
-    _log.info("self-check passed: %s", proof)
+    _LOG.info("self-check passed: %s", proof)
     return PackedEngine(runner(num_blocks, replace(info, max_model_len=max_model_len)), settings)
 
 
@@ -156,7 +156,7 @@ def _kv_blocks(
             "raise kv_memory or lower max_model_len."
         )
     if longest < info.max_model_len:
-        _log.warning("The KV pool limits sequences to %d of the model's %d tokens.", longest, info.max_model_len)
+        _LOG.warning("The KV pool limits sequences to %d of the model's %d tokens.", longest, info.max_model_len)
     return blocks, min(longest, info.max_model_len)
 
 

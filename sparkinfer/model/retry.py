@@ -11,7 +11,7 @@ from typing import TypeVar
 from sparkinfer.errors import DownloadFailed
 
 T = TypeVar("T")
-log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 ATTEMPTS = 6
 _FIRST_PAUSE_S = 0.5
@@ -42,7 +42,7 @@ def retrying(call: Callable[[], T], *, what: str) -> T:
                     "and HF_ENDPOINT, or name a folder that is already here."
                 ) from error
             wait = min(_LONGEST_PAUSE_S, max(asked_pause(error), pause * random.uniform(0.8, 1.2)))
-            log.warning("%s: %s; attempt %d of %d in %.1f s", what, type(error).__name__, attempt + 1, ATTEMPTS, wait)
+            _LOG.warning("%s: %s; attempt %d of %d in %.1f s", what, type(error).__name__, attempt + 1, ATTEMPTS, wait)
             time.sleep(wait)
             pause *= 2
     raise AssertionError("unreachable: the last attempt raised or returned")

@@ -8,7 +8,6 @@ be called from several threads. The few tokenizers without one run behind a lock
 from __future__ import annotations
 
 import json
-import logging
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,8 +16,6 @@ from typing import Any
 from sparkinfer.errors import ModelIncomplete
 from sparkinfer.text.chat import ChatTemplate
 from sparkinfer.text.messages import Message, plain_chat
-
-logger = logging.getLogger(__name__)
 
 
 class HfTokenizer:

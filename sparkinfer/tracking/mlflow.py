@@ -19,7 +19,7 @@ from sparkinfer.tracking.base import JobFacts, JobOutcome
 from sparkinfer.tracking.redact import redact_text
 from sparkinfer.tracking.run import OpenRun, open_run
 
-_logger = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 
 SAMPLE_ROWS = 20
 FINISH_TIMEOUT_S = 60.0
@@ -101,4 +101,4 @@ class MlflowTracker:
         reason = redact_text(str(why))[:MAX_REASON_CHARS]
         text = f"MLflow: {what} ({reason}). The job is not affected; check tracking_uri or MLFLOW_TRACKING_URI."
         self.warnings.append(text)
-        _logger.warning("%s", text)
+        _LOG.warning("%s", text)

@@ -6,8 +6,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
+from sparkinfer.host.client import Client
 from sparkinfer.types import Completion, Request
 from sparkinfer.udf.nulls import is_skipped, skipped
 from sparkinfer.udf.reading import RowReader
@@ -19,19 +19,6 @@ POLL_S = 0.1
 #: Once the reader is known to take every row, yields are at least so large, unless they have waited so long.
 FULL_YIELD_ROWS = 64
 YIELD_WAIT_S = 0.2
-
-
-class Client(Protocol):
-    """The way to the engine, as :mod:`sparkinfer.host` gives it."""
-
-    def submit(self, requests: Sequence[Request]) -> None:
-        """Ask for rows; each is answered once by :meth:`poll`."""
-
-    def poll(self, timeout: float) -> list[Completion]:
-        """Completions that are there, in any order; waits so many seconds for the first."""
-
-    def close(self) -> None:
-        """Hang up; rows not yet answered are dropped."""
 
 
 @dataclass(slots=True)

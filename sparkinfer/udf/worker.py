@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from sparkinfer.config.specs import EngineSpec, TaskSpec
+from sparkinfer.host.client import Client
 from sparkinfer.udf import readers
 from sparkinfer.udf.answers import AnswerWriter
 from sparkinfer.udf.devices import with_task_gpus
 from sparkinfer.udf.reading import RowReader
 from sparkinfer.udf.slices import Slices
-from sparkinfer.udf.stream import Client, RowStream
+from sparkinfer.udf.stream import RowStream
 from sparkinfer.udf.window import Window
 
 

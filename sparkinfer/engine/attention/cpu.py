@@ -12,7 +12,7 @@ import torch
 from sparkinfer.engine.attention.base import AttentionCall, PackedBatch
 from sparkinfer.engine.kv import KvPool
 
-_log = logging.getLogger(__name__)
+_LOG = logging.getLogger(__name__)
 _NO_SINKS = np.empty(0, np.float32)
 
 
@@ -95,4 +95,4 @@ def _use_compile_cache() -> None:
     import numba
 
     numba.config.reload_config()
-    _log.debug("compiled kernels are kept in %s", numba.config.CACHE_DIR)
+    _LOG.debug("compiled kernels are kept in %s", numba.config.CACHE_DIR)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,13 @@ from transformers import AutoTokenizer
 
 from sparkinfer.config.specs import TaskSpec
 from sparkinfer.errors import ModelIncomplete
+from sparkinfer.host.loading import load_engine
 from sparkinfer.text.detokenize import Detokenizer
 from sparkinfer.text.hf_tokenizer import HfTokenizer
 from sparkinfer.text.task import Prompt, TextTask
 from sparkinfer.text.tokenizer import load_tokenizer
 from sparkinfer.types import Request
+from tests.support.engines import fake_spec
 from tests.support.tokenizers import byte_fallback, byte_level
 
 TEXTS = [
@@ -168,3 +173,20 @@ def test_a_folder_without_a_whole_tokenizer_is_an_incomplete_model(tmp_path: Pat
         (tmp_path / "tokenizer.json").write_text(content, "utf-8")
     with pytest.raises(ModelIncomplete, match="tokenizer"):
         load_tokenizer(tmp_path)
+
+
+def test_a_tokenizer_with_code_of_its_own_is_loaded_where_it_is_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "modules"))
+    monkeypatch.setattr("sys.path", [*sys.path])
+    folder = byte_level(tmp_path / "model")
+    code = "from transformers import PreTrainedTokenizerFast\n\n\nclass Own(PreTrainedTokenizerFast):\n    pass\n"
+    (folder / "tokenization_own.py").write_text(code)
+    config = folder / "tokenizer_config.json"
+    own = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": [None, "tokenization_own.Own"]}}
+    config.write_text(json.dumps({**json.loads(config.read_text()), **own}))
+    with pytest.raises(ModelIncomplete, match="custom code"):
+        load_engine(fake_spec(), folder)
+    _, tokenizer = load_engine(replace(fake_spec(), trust_remote_code=True), folder)
+    assert tokenizer.encode("ab") == HfTokenizer(byte_level(tmp_path / "plain")).encode("ab")
