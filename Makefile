@@ -23,7 +23,7 @@ test: setup lint wheel ## Lint, the wheel, then every test but slow, most faults
 test-unit: setup ## The quick tests only: no JVM, no weights
 	$(PYTEST) tests/unit tests/property tests/test_architecture.py --durations=5
 
-test-slow: setup ## What is too long for `make test`, or not yet proven in it
+test-slow: setup ## What is too long for `make test`
 	$(PYTEST) -m "slow and not faults" --durations=10
 
 FAULTS ?= tests

@@ -48,8 +48,9 @@ MARKERS = {
     "perf": ("perf",),
 }
 
-#: Not yet seen green on a quiet machine, or long: `make test-slow` (docs/plan.md says what is to be proven first).
+#: Sessions of their own, or many runs of a job: `make test-slow`.
 SLOW = (
+    "integration/job/test_change_feed.py",
     "integration/job/test_without_delta.py",
     "spark/udf/test_connect.py",
     "spark/udf/test_pandas_expression.py",
