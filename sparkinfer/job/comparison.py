@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from sparkinfer.errors import TableSchemaMismatch
 from sparkinfer.job.chunks import bucket_number
 from sparkinfer.job.failures import translated
 from sparkinfer.job.increment import Increment
@@ -86,7 +87,8 @@ def compare(
     number = buckets if buckets is not None else bucket_number(found.source_rows)
     sink.create(expected, {BUCKETS_PROPERTY: str(number), VERSION_PROPERTY: "1"})
     made = sink.facts()
-    assert made is not None  # noqa: S101 - create() raises otherwise
+    if made is None:
+        raise TableSchemaMismatch(f"{sink.table} cannot become a table: something else is there. Name another place.")
     check_table(made, expected, table=sink.table)
     if not made.is_empty:
         states, found = against(made)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from sparkinfer.config.load import load_settings
 from sparkinfer.config.settings import Settings
 from sparkinfer.errors import DeadlineReached, InvalidConfig
+from sparkinfer.job.arguments import check_arguments
 from sparkinfer.job.cache import open_shared
 from sparkinfer.job.comparison import compare
 from sparkinfer.job.deadline import Deadline
@@ -100,6 +101,17 @@ def run(
     started = time.monotonic()
     if not isinstance(udf, LlmUdf):
         raise InvalidConfig(f"run(): udf must be llm_udf(...) called without columns, not {type(udf).__name__}.")
+    check_arguments(
+        source=source,
+        into=into,
+        columns=columns,
+        key=key,
+        keep=keep,
+        output=output,
+        buckets=buckets,
+        on_progress=on_progress,
+        tracker=tracker,
+    )
     deadline = deadline if isinstance(deadline, Deadline) else Deadline(deadline)
     settings = _settings(spark, staging=staging, experiment=experiment, tracking_uri=tracking_uri)
     reporter = ProgressReporter(on_progress)

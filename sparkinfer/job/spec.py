@@ -159,6 +159,8 @@ def _check_names(kept: Sequence[str], output: str) -> None:
 
 def _existing(schema: StructType, name: str, role: str) -> str:
     """The column as the source spells it."""
+    if name in schema.names:
+        return name
     by_lower = {field.lower(): field for field in schema.names}
     if name.lower() in by_lower:
         return by_lower[name.lower()]

@@ -50,6 +50,11 @@ class UdfArguments:
         for name in ("prompt", "system"):
             _check_text(name, getattr(self, name))
         object.__setattr__(self, "choices", checked_choices(self.choices))
+        texts = {"model": self.model, "prompt": self.prompt, "system": self.system}
+        choices = {f"choices[{number}]": choice for number, choice in enumerate(self.choices or ())}
+        stops = {f"stop[{number}]": stop for number, stop in enumerate(self.sampling.stop or ())}
+        for name, text in (texts | choices | stops).items():
+            _check_whole_characters(name, text)
         for name in ("skip_blank", "strict", "fallback", "trust_remote_code"):
             _check_flag(name, getattr(self, name))
         if self.fail_on_error is not None:
@@ -112,6 +117,17 @@ def argument_names(prompt: str | None) -> tuple[str, ...]:
             "The prompt uses {params}, which is the name of the per-row parameters; rename the argument."
         )
     return names
+
+
+def _check_whole_characters(name: str, text: str | None) -> None:
+    """Half of a surrogate pair has no UTF-8; no tokenizer takes it, and no answer could be compared with it."""
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError as error:
+        raise InvalidConfig(
+            f"llm_udf: {name} holds half a character ({error.object[error.start]!r} at position {error.start}); "
+            "take it out, or write the whole character."
+        ) from error
 
 
 def _check_model(model: object) -> None:

@@ -28,7 +28,7 @@ def spec(**given: Any) -> JobSpec:
         "logprobs": False,
         **given,
     }
-    return check_spec(SCHEMA, **arguments)
+    return check_spec(arguments.pop("schema", SCHEMA), **arguments)
 
 
 def test_names_are_taken_as_the_source_spells_them() -> None:
@@ -46,6 +46,12 @@ def test_the_table_has_kept_columns_the_answer_the_struct_and_the_jobs() -> None
 def test_params_are_an_argument_of_their_own() -> None:
     made = spec(columns={"text": "body", "params": "id"})
     assert (made.params, made.arguments) == ("Id", (("text", "body"),))
+
+
+def test_a_column_spelt_as_asked_comes_before_one_in_other_case() -> None:
+    schema = StructType([*SCHEMA.fields, StructField("BODY", StringType())])
+    assert spec(schema=schema, names=["body"], columns=None).arguments == (("body", "body"),)
+    assert spec(schema=schema, names=["BODY"], columns=None).arguments == (("BODY", "BODY"),)
 
 
 def test_columns_left_out_are_those_of_the_arguments_names() -> None:
