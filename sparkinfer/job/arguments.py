@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparkinfer.errors import InvalidConfig
+from sparkinfer.sink.location import absolute
 
 _NAMES = "a column's name or a list of names"
 
@@ -31,6 +32,11 @@ def check_arguments(**given: Any) -> None:
         is_right, wanted = checks[name]
         if not is_right(value):
             raise InvalidConfig(f"run(): {name} must be {wanted}, not {_shown(value)}.")
+    source, into = given.get("source"), given.get("into")
+    if isinstance(source, str) and isinstance(into, str) and absolute(source) == absolute(into):
+        raise InvalidConfig(
+            f"run(): source and into are both {source!r}; the answers would replace their own input. Name another table."
+        )
 
 
 def _is_source(value: object) -> bool:

@@ -49,7 +49,7 @@ def job_error(error: Exception, *, table: str, doing: str) -> SparkInferError:
     elif _DENIED.search(text):
         found, hint = (
             PermissionDenied,
-            "no right to write there; check the folder's owner and mode, or name another place",
+            "no right there; check the folder's owner and mode, or name another place",
         )
     else:
         found, hint = CommitFailed, first_line(error)

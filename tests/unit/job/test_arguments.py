@@ -53,3 +53,9 @@ def test_what_cannot_be_meant_is_refused_by_name(name: str, value: Any) -> None:
 )
 def test_what_is_meant_passes(given: dict[str, Any]) -> None:
     check_arguments(**given)
+
+
+@pytest.mark.parametrize(("source", "into"), [("main.tickets", "main.tickets"), ("out/labels", "./out/labels/")])
+def test_a_table_is_not_labelled_into_itself(source: str, into: str) -> None:
+    with pytest.raises(InvalidConfig, match="their own input"):
+        check_arguments(source=source, into=into)
