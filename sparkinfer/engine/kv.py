@@ -49,7 +49,6 @@ def block_bytes(shapes: Sequence[LayerShape], *, block_size: int, dtype: torch.d
 
 def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     if device.type == "cpu" and dtype is torch.float32:
-        return torch.from_numpy(
-            np.zeros(shape, np.float32)
-        )  # calloc: pages come when touched; torch.zeros writes them all
+        # calloc: pages come when touched; torch.zeros writes them all.
+        return torch.from_numpy(np.zeros(shape, np.float32))
     return torch.zeros(shape, dtype=dtype, device=device)

@@ -202,9 +202,8 @@ class _Line:
                 self._take(frame)
                 if quiet_s > self._stall_timeout:
                     self._kill(f"no sign of life for {quiet_s:.0f} s")
-        except (
-            Exception
-        ) as error:  # whatever it is: a thread that ended unnoticed would leave its task waiting for ever
+        except Exception as error:
+            # Whatever it is: a thread that ended unnoticed would leave its task waiting for ever.
             self._inbox.put(error)
         finally:
             self._channel.close()

@@ -126,9 +126,8 @@ def engine_environment(threads: int | None, visible_devices: str) -> dict[str, s
     """The environment of the engine process: this one's, less Spark's secrets, with its cores, its GPUs and this import path."""
     kept = {name: value for name, value in os.environ.items() if name not in _DROPPED}
     kept["OMP_NUM_THREADS"] = str(cpu_threads(threads))  # Spark forces the cores of one task
-    kept.setdefault(
-        "OMP_WAIT_POLICY", "passive"
-    )  # torch's and numba's threads take turns: one that spins holds up the other
+    # torch's and numba's threads take turns: one that spins holds up the other.
+    kept.setdefault("OMP_WAIT_POLICY", "passive")
     kept["CUDA_VISIBLE_DEVICES"] = visible_devices
     kept["PYTHONPATH"] = os.pathsep.join(_import_path())
     kept["PYTHONUNBUFFERED"] = "1"

@@ -163,9 +163,8 @@ class Segments:
             opened.folder.write(f"{self._name}-{opened.number:05d}.json", content)
         except FileNotFoundError:
             return  # the job is done and has removed its folder
-        except (
-            Exception
-        ) as error:  # of a store, anything may come; the thread must live, or all folders lose their rows
+        except Exception as error:
+            # Of a store, anything may come; the thread must live, or all folders lose their rows.
             if not opened.is_broken:  # said once; the job does not depend on it
                 _LOG.warning("Answers cannot be put down in %s: %s. A lost executor may cost them again.", uri, error)
             opened.is_broken = True

@@ -76,9 +76,8 @@ class Server:
         """
         fresh = self._listen()
         _LOG.warning("The engine's socket was deleted; it listens anew.")
-        self._abandoned.append(
-            self._listener
-        )  # its thread waits in accept(), and to close it would delete the new file
+        # Its thread waits in accept(), and to close it would delete the new file.
+        self._abandoned.append(self._listener)
         self._listener = fresh
         self._accept_from(fresh)
 
@@ -168,10 +167,8 @@ class Server:
         raise ProtocolError(f"A client wants {purpose!r}, which this engine does not know.")
 
     def _compare_settings(self, theirs: Mapping[str, Any]) -> None:
-        mine = {
-            **self._settings.to_dict(),
-            "device": theirs.get("device"),
-        }  # part of the engine's key: the same by another name
+        # The device is part of the engine's key: the same by another name.
+        mine = {**self._settings.to_dict(), "device": theirs.get("device")}
         differing = sorted(name for name, value in theirs.items() if mine.get(name) != value)
         if differing:
             _LOG.warning("A client asks for other settings (%s); the running engine's stay.", ", ".join(differing))

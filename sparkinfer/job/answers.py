@@ -15,7 +15,7 @@ from sparkinfer.udf.input_hash import quoted
 from sparkinfer.udf.spark_types import result_struct_type
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from sparkinfer.job.spec import JobSpec
 
@@ -89,17 +89,12 @@ class KnownAnswers:
 
     def _in_table(self, bucket: int) -> DataFrame:
         """Good answers of the table; the bucket lets Delta skip the files of the others."""
-        is_good = (
-            (sql.col("bucket") == bucket)
-            & (sql.col("config_hash") == self._config_hash)
-            & sql.col("error_code").isNull()
-            & (sql.col("finish_reason") != "skipped")
-        )
+        is_own = (sql.col("bucket") == bucket) & (sql.col("config_hash") == self._config_hash)
         fields = [
             quoted(self._spec.output if f.column == "result" else f.column).alias(f.name)
             for f in result_fields(logprobs=self._spec.logprobs)
         ]
-        rows = self._sink.rows(self._snapshot.version).where(is_good)
+        rows = self._sink.rows(self._snapshot.version).where(is_own & is_good_answer())
         return rows.select("input_hash", sql.struct(*fields).alias(ANSWER), sql.lit(REUSED).alias(ORIGIN))
 
     def _in_folders(self, folders: Sequence[str], origin: str) -> DataFrame:
@@ -123,6 +118,11 @@ class KnownAnswers:
     def _wanted(self, rows: DataFrame) -> DataFrame:
         """Failed answers too, unless this job asks failed rows again."""
         return rows.where(sql.col(f"{ANSWER}.errorCode").isNull()) if self._spec.retry_failed else rows
+
+
+def is_good_answer() -> Column:
+    """Whether a row of a result table holds an answer that other rows may have: neither failed nor skipped."""
+    return sql.col("error_code").isNull() & (sql.col("finish_reason") != "skipped")
 
 
 def _of_bucket(folders: Sequence[str], bucket: int) -> list[str]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as sql
 
 from sparkinfer.errors import InvalidConfig, SparkInferError
-from sparkinfer.job.answers import ANSWER
+from sparkinfer.job.answers import ANSWER, is_good_answer
 from sparkinfer.job.commit import Committer, StagedBucket
 from sparkinfer.job.counts import Counts
 from sparkinfer.job.failures import translated
@@ -102,19 +102,14 @@ class SharedAnswers:
 
     def _paid(self, rows: DataFrame) -> DataFrame:
         """The first row of each input that this run asked: the others of it count no attempt."""
-        is_paid = (
-            (sql.col("run_id") == self.run_id)
-            & (sql.col("attempts") > 0)
-            & sql.col("error_code").isNull()
-            & (sql.col("finish_reason") != "skipped")
-        )
+        is_paid = (sql.col("run_id") == self.run_id) & (sql.col("attempts") > 0)
         has = {field.name for field in result_fields(logprobs=self.spec.logprobs)}
         values = [
             (quoted(self.spec.output if f.column == "result" else f.column) if f.name in has else sql.lit(None).cast(f.ddl))
             .alias(f.column)
             for f in result_fields(logprobs=True)
         ]  # fmt: skip
-        return rows.where(is_paid).select(*values)
+        return rows.where(is_paid & is_good_answer()).select(*values)
 
     def _missing(self, staged: StagedBucket, snapshot: TableFacts, staging: Staging) -> StagedBucket:
         """What the newest table does not have yet."""

@@ -76,9 +76,8 @@ class Committer:
         self._doubles = doubles
         self._pause = pause
         self._last = snapshot.version
-        self._is_alone = (
-            True  # else the rows of later buckets were compared with an older table: they are compared again
-        )
+        # Once another writer was seen, the rows of later buckets were compared with an older table: they are compared again.
+        self._is_alone = True
 
     def commit(self, staged: StagedBucket, *, beside: Mapping[str, Any] | None = None) -> Committed:
         """Write one bucket, however often that takes.

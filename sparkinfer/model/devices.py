@@ -64,9 +64,7 @@ def device_set(
     if task_addresses:
         ids = tuple(dict.fromkeys(_address(address, environ, visible) for address in task_addresses))
     else:
-        ids = (
-            visible[:1] if device == "auto" else visible
-        )  # one engine takes one GPU; a router over several comes later
+        ids = visible[:1] if device == "auto" else visible  # one engine takes one GPU
     if device == "auto":
         return DeviceSet(kind="cuda", ids=ids) if ids else CPU
     return _named(device, ids)

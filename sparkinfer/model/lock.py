@@ -99,9 +99,8 @@ def _create(path: Path, owner: str) -> bool:
         os.link(aside, path)
     except FileExistsError:
         return False
-    except (
-        OSError
-    ):  # no hard links here either: plain O_EXCL, whose content may be read half-written (treated as alive)
+    except OSError:
+        # No hard links here either: plain O_EXCL, whose content may be read half-written (treated as alive).
         return _create_exclusive(path, owner)
     finally:
         aside.unlink(missing_ok=True)
