@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,10 @@ os.environ["SPARKINFER_CONFIG"] = (
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers run this Python, not the one on the PATH
 
 mark_this_run()
+
+# A shell starts what runs in the background with Ctrl-C ignored, and children inherit that: the tests of stops need it.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -142,7 +142,7 @@ def test_case_24_a_model_captured_by_mistake_is_refused_with_the_way_out(model):
 
 
 def test_case_24_nothing_uses_what_connect_does_not_have():
-    """No SparkContext, RDD, broadcast or accumulator anywhere in the package."""
+    """No SparkContext, RDD, broadcast or accumulator anywhere in the package, but for one attempt that has a way without."""
     absent = {
         "sparkContext",
         "_sc",
@@ -161,7 +161,8 @@ def test_case_24_nothing_uses_what_connect_does_not_have():
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in absent
     }
-    assert used == set()
+    # A classic session can cancel jobs of other threads only by its context; test_pipeline.py shows what Connect gets instead.
+    assert used == {("job/pipeline.py", "sparkContext")}
 
 
 #: A whole job over Connect, run twice, and a column beside it.
