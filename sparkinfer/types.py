@@ -64,8 +64,8 @@ class SamplingParams:
         _check_float("frequency_penalty", self.frequency_penalty, -2.0, 2.0)
         if not isinstance(self.ignore_eos, bool):
             raise InvalidParams(f"ignore_eos must be true or false, not {self.ignore_eos!r}.")
-        if not all(isinstance(s, str) and s for s in self.stop):
-            raise InvalidParams(f"stop must be non-empty strings, not {self.stop!r}.")
+        if not isinstance(self.stop, tuple) or not all(isinstance(text, str) and text for text in self.stop):
+            raise InvalidParams(f"stop must be a non-empty string or a list of them, not {self.stop!r}.")
 
     @property
     def is_greedy(self) -> bool:

@@ -40,6 +40,8 @@ class EngineSettings:
     """How long a batch that is not full waits for more rows before it is closed."""
     prefix_cache: bool = True
     """Keep the KV blocks of finished prompts for prompts that begin alike."""
+    guess_tokens: int = 8
+    """A step of fewer tokens is filled up to so many with guesses of what comes next (greedy answers stay the same); 0: never."""
     strict: bool = False
     """Pad to fixed shapes, so that an answer cannot depend on its neighbours by rounding."""
     threads: int | None = None
@@ -69,7 +71,7 @@ class EngineSettings:
         for name in ("kv_memory", "max_model_len", "threads"):
             if getattr(self, name) is not None:
                 self._check_count(name, 1)
-        for name in ("batch_timeout_ms", "memo_bytes", "retries"):
+        for name in ("batch_timeout_ms", "guess_tokens", "memo_bytes", "retries"):
             self._check_count(name, 0)
         if not 0.0 <= self.retry_base_s < float("inf"):
             raise InvalidConfig(

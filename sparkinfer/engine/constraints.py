@@ -41,17 +41,22 @@ class Trie:
         node = self._after(generated)
         return node is not None and node.ends and not node.children
 
-    def forced_end(self, generated: Sequence[int]) -> list[int]:
-        """The rest of the only choice still possible; empty where something is left to decide.
+    def forced(self, generated: Sequence[int]) -> list[int]:
+        """The ids that must come next, up to where something is left to decide or a choice is whole.
 
-        A choice that another one continues is not at its end: whether it stops there is the model's to say.
+        A choice that another one continues is such a place: whether it stops there is the model's to say.
         """
         node = self._after(generated)
-        rest: list[int] = []
+        ids: list[int] = []
         while node is not None and not node.ends and len(node.children) == 1:
             ((token_id, node),) = node.children.items()
-            rest.append(token_id)
-        return rest if node is not None and node.ends and not node.children else []
+            ids.append(token_id)
+        return ids
+
+    def forced_end(self, generated: Sequence[int]) -> list[int]:
+        """The rest of the only choice still possible; empty where something is left to decide."""
+        rest = self.forced(generated)
+        return rest if self.is_complete([*generated, *rest]) else []
 
     def _after(self, generated: Sequence[int]) -> Trie | None:
         node: Trie | None = self

@@ -30,7 +30,12 @@ class PackedEngine:
         self.info = runner.info
         self._runner = runner
         self._clock = clock
-        self._scheduler = Scheduler(settings, num_blocks=runner.num_blocks, block_size=runner.block_size)
+        self._scheduler = Scheduler(
+            settings,
+            num_blocks=runner.num_blocks,
+            block_size=runner.block_size,
+            default_is_plain=runner.default_is_plain,
+        )
         self._stats = EngineStats()
         self._plan: StepPlan | None = None
 
@@ -122,30 +127,50 @@ class PackedEngine:
             if index in result.failed:
                 outputs.append(self._fail(item.sequence, *result.failed[index]))
                 continue
-            self._scheduler.advance(item)
-            if token is not None:
-                outputs.append(self._accept(item.sequence, token))
+            if token is None:
+                self._scheduler.advance(item)
+            else:
+                outputs.append(self._accept(item, token))
         return outputs
 
-    def _accept(self, sequence: Sequence, token: SampledToken) -> TokenOutput:
-        if sequence.num_generated == 0:
+    def _accept(self, item: PlannedSequence, token: SampledToken) -> TokenOutput:
+        """Take in what a step drew: the guesses that were right, the token after them, and what that leaves no choice about."""
+        sequence = item.sequence
+        if sequence.num_reported == 0:
             self._stats.prompt_tokens += sequence.num_prompt
             self._stats.cached_tokens += sequence.cached_tokens
-        is_stop = _is_stop(sequence, token.token_id)
-        new_ids = [] if is_stop else _with_forced(sequence, token.token_id)
-        sequence.token_ids += new_ids
+        reason = None
+        for token_id in (*item.draft[: token.accepted], token.token_id):
+            reason = self._append(sequence, token_id)
+            if reason is not None:
+                break
+        self._scheduler.advance(item, accepted=min(token.accepted, sequence.num_uncomputed - item.num_tokens))
+        if item.draft:
+            self._stats.count_guesses(len(item.draft), token.accepted)
+            if sequence.guesses is not None:
+                sequence.guesses.learn(len(item.draft), token.accepted)
+        new_ids = tuple(sequence.token_ids[sequence.num_prompt + sequence.num_reported :])
+        sequence.num_reported += len(new_ids)
         self._stats.completion_tokens += len(new_ids)
-        reason = FinishReason.STOP if is_stop else self._finish_reason(sequence)
         if reason is not None:
             self._scheduler.release(sequence, SequenceStatus.FINISHED)
             self._stats.finished += 1
         return TokenOutput(
             request_id=sequence.request_id,
-            token_ids=tuple(new_ids),
-            logprobs=None if is_stop or token.logprob is None else (token.logprob,),
+            token_ids=new_ids,
+            logprobs=None if token.logprob is None or not new_ids else (token.logprob,),
             finish_reason=reason,
             cached_tokens=sequence.cached_tokens,
         )
+
+    def _append(self, sequence: Sequence, token_id: int) -> FinishReason | None:
+        """Add a token, unless it ends the answer without being part of it; why the answer ends, None while it goes on."""
+        if _is_stop(sequence, token_id):
+            return FinishReason.STOP
+        sequence.token_ids.append(token_id)
+        if sequence.trie is not None and sequence.takes_forced:
+            sequence.token_ids += sequence.trie.forced(sequence.generated)
+        return self._finish_reason(sequence)
 
     def _finish_reason(self, sequence: Sequence) -> FinishReason | None:
         """Why the sequence ends with its last token; None while it goes on. A choice runs to its end, whatever max_tokens."""
@@ -176,17 +201,6 @@ def _is_stop(sequence: Sequence, token_id: int) -> bool:
     if token_id not in request.stop_ids:
         return False
     return request.choices is None or tuple(sequence.generated) in request.choices
-
-
-def _with_forced(sequence: Sequence, token_id: int) -> list[int]:
-    """The drawn id and, where it decides a choice, the rest of that choice: nothing is left for the model to say.
-
-    With log-probabilities each of them takes its own step, because each has its own.
-    """
-    request = sequence.request
-    if sequence.trie is None or request.sampling.logprobs is not None:
-        return [token_id]
-    return [token_id, *sequence.trie.forced_end([*sequence.generated, token_id])]
 
 
 def _error_of(error: Exception) -> tuple[str, str]:

@@ -50,6 +50,7 @@ class FakeRunner:
         self.num_blocks = num_blocks
         self.block_size = block_size
         self.info = EngineInfo(label="fake-runner", max_model_len=max_model_len, device="cpu", dtype="none")
+        self.default_is_plain = True
         self.computed_tokens = 0
         self.plans: list[list[tuple[int, int]]] = []
         self._vocabulary = vocabulary
@@ -78,9 +79,9 @@ class FakeRunner:
         failed = {
             index: ("INFERENCE_FAILED", "The fake logits are not numbers.")
             for index, item in enumerate(plan.items)
-            if self._nan_id in _chunk(item)
+            if self._nan_id in _chunk(item)[: item.num_tokens]
         }
-        return StepResult(tokens=[self._draw(item.sequence) for item in plan.items if item.samples], failed=failed)
+        return StepResult(tokens=[self._draw(item) for item in plan.items if item.samples], failed=failed)
 
     def close(self) -> None:
         """Forget everything."""
@@ -99,22 +100,28 @@ class FakeRunner:
         return allowed[digest % len(allowed)]
 
     def _store(self, item: PlannedSequence) -> None:
-        self.computed_tokens += item.num_tokens
+        self.computed_tokens += item.num_tokens + len(item.draft)
         if not self._verify:
             return
         for position, token in enumerate(_chunk(item), item.start):
             block = item.sequence.block_ids[position // self.block_size]
             self._blocks[block][position % self.block_size] = token
 
-    def _draw(self, sequence: Sequence) -> SampledToken:
-        context = self._read(sequence) if self._verify else sequence.token_ids
-        token_id = self.next_token(context, sequence)
-        return SampledToken(token_id, -1.0 if sequence.request.sampling.logprobs is not None else None)
+    def _draw(self, item: PlannedSequence) -> SampledToken:
+        sequence = item.sequence
+        context = self._read(item) if self._verify else sequence.token_ids
+        accepted = 0
+        while (token_id := self.next_token(context, sequence)) in item.draft[accepted : accepted + 1]:
+            accepted += 1
+            context = [*context, token_id]
+        return SampledToken(token_id, -1.0 if sequence.request.sampling.logprobs is not None else None, accepted)
 
-    def _read(self, sequence: Sequence) -> list[int]:
-        held = [token for block in sequence.block_ids for token in self._blocks[block]][: len(sequence.token_ids)]
-        if held != sequence.token_ids:
-            raise WrongBlockTable(f"The blocks of request {sequence.request_id} hold {held}, not {sequence.token_ids}.")
+    def _read(self, item: PlannedSequence) -> list[int]:
+        sequence = item.sequence
+        wanted = [*sequence.token_ids, *item.draft]
+        held = [token for block in sequence.block_ids for token in self._blocks[block]][: len(wanted)]
+        if held != wanted:
+            raise WrongBlockTable(f"The blocks of request {sequence.request_id} hold {held}, not {wanted}.")
         return sequence.token_ids
 
     def _check_plan(self, plan: StepPlan) -> None:
@@ -126,9 +133,11 @@ class FakeRunner:
             assert item.num_tokens > 0, "an empty chunk"
             assert item.start == item.sequence.num_computed, "a chunk that does not begin where the last one ended"
             assert item.samples == (end == len(item.sequence.token_ids)), "draws in the middle of a prompt"
-            assert end <= len(item.sequence.block_ids) * self.block_size, "no block for a token"
+            room = len(item.sequence.block_ids) * self.block_size
+            assert end + len(item.draft) <= room, "no block for a token"
+            assert item.is_decode or not item.draft, "guesses behind a prompt"
         self.plans.append([(item.sequence.request_id, item.num_tokens) for item in plan.items])
 
 
 def _chunk(item: PlannedSequence) -> list[int]:
-    return item.sequence.token_ids[item.start : item.start + item.num_tokens]
+    return [*item.sequence.token_ids[item.start : item.start + item.num_tokens], *item.draft]

@@ -14,15 +14,18 @@ from sparkinfer.engine.sequence import Sequence
 
 @dataclass(slots=True)
 class PlannedSequence:
-    """Run ``sequence.token_ids[start : start + num_tokens]``.
+    """Run ``sequence.token_ids[start : start + num_tokens]``, and behind them ``draft``.
 
-    ``samples``: the logits after the last of these tokens are drawn from (false for all but the last chunk of a prompt).
+    Attributes:
+        samples: the logits after the last of these tokens are drawn from (false for all but the last chunk of a prompt).
+        draft: guessed ids to run behind a decode; each is right where the model's best after those before it is the same.
     """
 
     sequence: Sequence
     start: int
     num_tokens: int
     samples: bool
+    draft: tuple[int, ...] = ()
 
     @property
     def is_decode(self) -> bool:
@@ -42,8 +45,8 @@ class StepPlan:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens that run in this step."""
-        return sum(item.num_tokens for item in self.items)
+        """Tokens that run in this step, guessed ones included."""
+        return sum(item.num_tokens + len(item.draft) for item in self.items)
 
     @property
     def num_decodes(self) -> int:
@@ -53,10 +56,11 @@ class StepPlan:
 
 @dataclass(slots=True)
 class SampledToken:
-    """One drawn token; ``logprob`` where the request asked for it."""
+    """One drawn token; ``logprob`` where the request asked for it, ``accepted``: how many ids of the draft come before it."""
 
     token_id: int
     logprob: float | None = None
+    accepted: int = 0
 
 
 @dataclass(slots=True)
@@ -78,6 +82,8 @@ class Runner(Protocol):
     num_blocks: int
     block_size: int
     info: EngineInfo
+    default_is_plain: bool
+    """Whether a greedy request that names no penalty takes the model's best token as it is, so that it can be guessed."""
 
     def run(self, plan: StepPlan) -> StepResult:
         """Run one step. Raises where the whole batch failed; then no token counts as computed."""

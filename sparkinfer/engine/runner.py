@@ -47,6 +47,7 @@ class PackedRunner:
         self.num_blocks = pool.num_blocks - strict  # strict mode pads with tokens that live in a block of their own
         self.block_size = pool.block_size
         self.info = info
+        self.default_is_plain = sampler.repetition_penalty == 1.0
         self._model: PreTrainedModel | None = model
         self._attention: Attention | None = attention
         self._sampler = sampler
@@ -60,7 +61,12 @@ class PackedRunner:
         sampling = [index for index, item in enumerate(plan.items) if item.samples]
         if not sampling:
             return StepResult(tokens=[])
+        accepted = [0] * len(sampling)
+        if any(item.draft for item in plan.items):
+            logits, accepted = _after_guesses(logits, [plan.items[index].draft for index in sampling])
         tokens, broken = self._sampler.sample(logits, [plan.items[index].sequence for index in sampling])
+        for token, count in zip(tokens, accepted, strict=True):
+            token.accepted = count
         return StepResult(tokens, {sampling[row]: ("INFERENCE_FAILED", why) for row, why in broken.items()})
 
     @torch.inference_mode()
@@ -90,3 +96,17 @@ class PackedRunner:
     def close(self) -> None:
         """Let model and pool go."""
         self._model = self._attention = None
+
+
+def _after_guesses(logits: torch.Tensor, drafts: list[tuple[int, ...]]) -> tuple[torch.Tensor, list[int]]:
+    """Of each sequence's rows (its own and one for each guess) the one after its last right guess, and how many were right."""
+    best = logits.argmax(1).tolist()
+    rows, accepted, first = [], [], 0
+    for draft in drafts:
+        right = 0
+        while right < len(draft) and best[first + right] == draft[right]:
+            right += 1
+        rows.append(first + right)
+        accepted.append(right)
+        first += 1 + len(draft)
+    return logits[rows], accepted

@@ -19,6 +19,7 @@ from sparkinfer.engine.base import EngineRequest
 from sparkinfer.engine.blocks import BlockPool
 from sparkinfer.engine.buckets import WaitingQueue
 from sparkinfer.engine.budget import TokenBudget
+from sparkinfer.engine.guesses import MOST, Guesses
 from sparkinfer.engine.plan import PlannedSequence, StepPlan
 from sparkinfer.engine.prefix_cache import PrefixCache
 from sparkinfer.engine.sequence import Sequence, SequenceStatus
@@ -29,12 +30,15 @@ class Scheduler:
     """Turns requests into step plans; the caller runs them and tells what came of it.
 
     Args:
-        settings: budget, batch size, window, time-out, whether prefixes are cached.
+        settings: budget, batch size, window, time-out, whether prefixes are cached, how far a step is filled with guesses.
         num_blocks: size of the KV pool.
         block_size: tokens of a block, as the runner has it.
+        default_is_plain: as the runner has it.
     """
 
-    def __init__(self, settings: EngineSettings, *, num_blocks: int, block_size: int) -> None:
+    def __init__(
+        self, settings: EngineSettings, *, num_blocks: int, block_size: int, default_is_plain: bool = False
+    ) -> None:
         self.pool = BlockPool(num_blocks, block_size=block_size)
         self.cache = PrefixCache(self.pool, enabled=settings.prefix_cache)
         self.running: list[Sequence] = []  # by rank, first-ranked first
@@ -47,6 +51,8 @@ class Scheduler:
         self.max_running = min(settings.max_batch_size, settings.max_batch_tokens)
         self._timeout = settings.batch_timeout_ms / 1000
         self._reserve = num_blocks // 100
+        self._guess_tokens = settings.guess_tokens
+        self._default_is_plain = default_is_plain
 
     @property
     def num_waiting(self) -> int:
@@ -60,6 +66,10 @@ class Scheduler:
     def add(self, request: EngineRequest) -> None:
         """Queue a request; one whose prompt does not fit the whole pool comes out of :meth:`unfit`."""
         sequence = Sequence.from_request(request)
+        if sequence.trie is not None and sequence.takes_forced:
+            beginning = sequence.trie.forced(())
+            # Of a single choice the last id is left to draw, so that its answer comes out of a step as all do.
+            sequence.token_ids += beginning[:-1] if sequence.trie.is_complete(beginning) else beginning
         self._sequences[request.request_id] = sequence
         if self.pool.blocks_for(len(sequence.token_ids)) > self.pool.num_blocks:
             self._unfit.append(sequence)
@@ -85,12 +95,14 @@ class Scheduler:
         if self.running or self._is_batch_closed(now):
             while budget and (admitted := self._admit_next()) is not None:
                 budget -= self._plan_prefill(admitted, budget, decodes, prefills)
-        return StepPlan(items=decodes + prefills)
+        plan = StepPlan(items=decodes + prefills)
+        self._guess(decodes, min(self._guess_tokens, self.budget.tokens) - plan.num_tokens)
+        return plan
 
-    def advance(self, item: PlannedSequence) -> None:
-        """The K/V of a planned item are there: prompts that wait for them can be admitted."""
+    def advance(self, item: PlannedSequence, *, accepted: int = 0) -> None:
+        """The K/V of a planned item are there, and of so many of its guesses: prompts that wait for them can be admitted."""
         sequence = item.sequence
-        sequence.num_computed += item.num_tokens
+        sequence.num_computed += item.num_tokens + accepted
         self._unpark(self.cache.computed(sequence, start=item.start))
 
     def release(self, sequence: Sequence, status: SequenceStatus) -> None:
@@ -136,24 +148,23 @@ class Scheduler:
     # -- planning ---------------------------------------------------------------------------------------------------------
 
     def _plan_decodes(self) -> list[PlannedSequence]:
-        """One token for each running sequence that has only one to run; preemption takes from the end, so the plan stays."""
-        size = self.pool.block_size
+        """One token for each running sequence that has only one to run; preemption takes from the end, so the plan stays.
+
+        One whose drawn token forced others has more to run and comes with the prompts; its blocks are found here.
+        """
         decodes: list[PlannedSequence] = []
         index = 0
         while index < len(self.running) and len(decodes) < self.budget.tokens:
             sequence = self.running[index]
             index += 1
-            start = sequence.num_computed
-            if len(sequence.token_ids) - start != 1:
-                continue
-            if start == len(sequence.block_ids) * size and not self._grow(sequence):
-                continue
-            decodes.append(PlannedSequence(sequence, start, 1, True))
+            if self._grow(sequence) and sequence.num_uncomputed == 1:
+                decodes.append(PlannedSequence(sequence, sequence.num_computed, 1, True))
         return decodes
 
     def _grow(self, sequence: Sequence) -> bool:
-        """Give a running sequence one more block, taking it from the lowest-ranked; false when that is itself."""
-        while self.pool.num_available == 0:
+        """Give a running sequence the blocks for its tokens, taking them from the lowest-ranked; false when that is itself."""
+        missing = self.pool.blocks_for(len(sequence.token_ids)) - len(sequence.block_ids)
+        while missing > self.pool.num_available:
             victim = self.running[-1]
             if victim is sequence and len(self.running) == 1:
                 self._preempt(victim, unfit=True)
@@ -161,8 +172,37 @@ class Scheduler:
             self._preempt(victim)
             if victim is sequence:
                 return False
-        sequence.block_ids += self.pool.allocate(1)
+        if missing:
+            sequence.block_ids += self.pool.allocate(missing)
         return True
+
+    def _guess(self, decodes: list[PlannedSequence], room: int) -> None:
+        """Fill a step that is not full with guesses, shared out evenly; never by taking a block from somebody or the cache."""
+        for left, item in zip(range(len(decodes), 0, -1), decodes, strict=True):
+            if room < left:
+                return
+            sequence = item.sequence
+            if (most := min(room // left, self._room_for_guesses(sequence))) < 1:
+                continue
+            if sequence.guesses is None:
+                sequence.guesses = Guesses(sequence.token_ids)
+            item.draft = sequence.guesses.next(most)
+            room -= len(item.draft)
+
+    def _room_for_guesses(self, sequence: Sequence) -> int:
+        """Guesses that the sequence's blocks and its longest answer have room for; none where the best token is not taken."""
+        sampling = sequence.request.sampling
+        is_plain = sampling.repetition_penalty == 1.0 or (
+            sampling.repetition_penalty is None and self._default_is_plain
+        )
+        is_best = sampling.is_greedy and is_plain and not (sampling.presence_penalty or sampling.frequency_penalty)
+        if not is_best or sequence.trie is not None or sampling.logprobs is not None:
+            return 0
+        most = min(MOST, sampling.max_tokens - sequence.num_generated - 1)
+        missing = self.pool.blocks_for(len(sequence.token_ids) + most) - len(sequence.block_ids)
+        if 0 < missing < self.pool.num_free - self._reserve - len(self.running):
+            sequence.block_ids += self.pool.allocate(missing)
+        return min(most, len(sequence.block_ids) * self.pool.block_size - len(sequence.token_ids))
 
     def _plan_prefill(
         self, sequence: Sequence, budget: int, decodes: list[PlannedSequence], prefills: list[PlannedSequence]
@@ -209,8 +249,8 @@ class Scheduler:
         self._queue.admit(sequence)
         sequence.status = SequenceStatus.RUNNING
         sequence.num_computed = len(cached) * self.pool.block_size
-        if sequence.num_generated == 0:  # what a resumed one finds again was not given by others
-            sequence.cached_tokens = sequence.num_computed
+        if sequence.num_reported == 0:  # what a resumed one finds again was not given by others
+            sequence.cached_tokens = min(sequence.num_computed, sequence.num_prompt)
         self.cache.announce(sequence)
         insort(self.running, sequence, key=_rank)
         return sequence

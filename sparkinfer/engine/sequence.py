@@ -11,6 +11,7 @@ from enum import Enum
 
 from sparkinfer.engine.base import EngineRequest
 from sparkinfer.engine.constraints import Trie, trie_of
+from sparkinfer.engine.guesses import Guesses
 
 
 class SequenceStatus(Enum):
@@ -31,22 +32,26 @@ class Sequence:
         token_ids: the prompt's ids, then the generated ones.
         num_prompt: how many of them are the prompt's.
         num_computed: tokens whose K/V are in the block pool.
+        num_reported: generated ids that an output has given out.
         block_ids: its blocks in the order of positions; shared ones (a cached prefix) come first.
         cached_tokens: of the prompt's tokens, how many the prefix cache gave.
         status: see :class:`SequenceStatus`.
         aged: it was once admitted because it had waited longest; from then on it outranks every priority.
         trie: the request's choices, or None.
+        guesses: what guesses the next tokens from the ones so far, or None while nothing was guessed.
     """
 
     request: EngineRequest
     token_ids: list[int]
     num_prompt: int
     num_computed: int = 0
+    num_reported: int = 0
     block_ids: list[int] = field(default_factory=list)
     cached_tokens: int = 0
     status: SequenceStatus = SequenceStatus.WAITING
     aged: bool = False
     trie: Trie | None = None
+    guesses: Guesses | None = None
 
     @classmethod
     def from_request(cls, request: EngineRequest) -> Sequence:
@@ -72,6 +77,11 @@ class Sequence:
     def num_generated(self) -> int:
         """How many ids were generated so far."""
         return len(self.token_ids) - self.num_prompt
+
+    @property
+    def takes_forced(self) -> bool:
+        """Whether ids that leave nothing to decide take no step of their own; with log-probabilities each has its own."""
+        return self.trie is not None and self.request.sampling.logprobs is None
 
     @property
     def num_uncomputed(self) -> int:

@@ -23,6 +23,7 @@ class EngineStats:
         prompt_tokens: of requests that were begun.
         cached_tokens: of these, given by the prefix cache.
         completion_tokens: generated and part of an answer.
+        guessed_tokens: run behind a decode because they might come next; guesses_right: those of them that did.
     """
 
     requests: int = 0
@@ -36,12 +37,19 @@ class EngineStats:
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
+    guessed_tokens: int = 0
+    guesses_right: int = 0
 
     def count_step(self, plan: StepPlan) -> None:
         """Count a batch that is about to run."""
         self.steps += 1
         self.batched += len(plan.items)
         self.batched_tokens += plan.num_tokens
+
+    def count_guesses(self, guessed: int, right: int) -> None:
+        """Count one sequence's guesses of a step."""
+        self.guessed_tokens += guessed
+        self.guesses_right += right
 
     def snapshot(self, scheduler: Scheduler) -> dict[str, float]:
         """The counters with what is derived from them and the scheduler's present state.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from sparkinfer.errors import ModelNotFound
 from sparkinfer.model import fingerprint, gguf, hub, registry, sample
 from sparkinfer.model.folder import check_folder, check_not_gguf_shard, weight_files
 from sparkinfer.model.uri import ModelUri, parse
@@ -29,6 +30,17 @@ def resolve(
     Raises:
         ModelError: the specific one; see :mod:`sparkinfer.errors`.
     """
+    try:
+        return _pinned(uri, trust_remote_code=trust_remote_code, tracking_uri=tracking_uri, registry_uri=registry_uri)
+    except OSError as error:
+        raise ModelNotFound(
+            f"The model {uri[:200]!r} cannot be read: {error.strerror or error}"
+            f"{f' ({str(error.filename)[:200]})' if error.filename else ''}. "
+            "Check its spelling, and that the user who runs the driver may read it."
+        ) from error
+
+
+def _pinned(uri: str, *, trust_remote_code: bool, tracking_uri: str | None, registry_uri: str | None) -> ModelRef:
     parsed = parse(uri)
     if parsed.kind == "fake":
         return _fake(uri)

@@ -36,6 +36,9 @@ from sparkinfer.types import Completion, FinishReason, SamplingParams
         {"ignore_eos": 1},
         {"stop": ("",)},
         {"stop": (3,)},
+        {"stop": 3},
+        {"stop": {"a"}},
+        {"stop": {"a": 1}},
     ],
 )
 def test_a_wrong_parameter_is_refused_by_its_name(wrong: dict[str, Any]) -> None:

@@ -101,8 +101,8 @@ class Attention(Protocol):
 
 
 def pack(items: list[PlannedSequence], block_size: int) -> PackedBatch:
-    """The step's plan as index arrays: a few array operations a sequence, none a token."""
-    lengths = np.fromiter((item.num_tokens for item in items), np.int64, len(items))
+    """The step's plan as index arrays: a few array operations a sequence, none a token. Guesses are rows to sample too."""
+    lengths = np.fromiter((item.num_tokens + len(item.draft) for item in items), np.int64, len(items))
     starts = np.zeros(len(items) + 1, np.int64)
     np.cumsum(lengths, out=starts[1:])
     firsts = np.fromiter((item.start for item in items), np.int64, len(items))
@@ -111,10 +111,11 @@ def pack(items: list[PlannedSequence], block_size: int) -> PackedBatch:
     token_ids: list[int] = []
     for item in items:
         token_ids += item.sequence.token_ids[item.start : item.start + item.num_tokens]
+        token_ids += item.draft
     tables = np.zeros((len(items), max(len(item.sequence.block_ids) for item in items)), np.int64)
     for row, item in zip(tables, items, strict=True):
         row[: len(item.sequence.block_ids)] = item.sequence.block_ids
-    samples = np.fromiter((item.samples for item in items), np.bool_, len(items))
+    sampled = np.fromiter((item.samples * (1 + len(item.draft)) for item in items), np.int64, len(items))
     return PackedBatch(
         token_ids=np.array(token_ids, np.int64),
         positions=positions,
@@ -122,7 +123,7 @@ def pack(items: list[PlannedSequence], block_size: int) -> PackedBatch:
         query_starts=starts,
         context_lens=firsts + lengths,
         tables=tables,
-        sample_rows=starts[1:][samples] - 1,
+        sample_rows=np.flatnonzero(starts[1:][owner] - np.arange(starts[-1]) <= sampled[owner]),
     )
 
 

@@ -41,6 +41,8 @@ def oracle() -> tuple[Any, list[list[int]], list[list[int]]]:
         {"block_size": 5, "max_batch_tokens": 11},
         {"block_size": 256},
         {"prefix_cache": False},
+        {"guess_tokens": 0},
+        {"guess_tokens": 100},
         {"strict": True},
         {"strict": True, "max_batch_tokens": 13, "block_size": 4},
     ],
@@ -55,6 +57,23 @@ def test_greedy_tokens_do_not_depend_on_how_the_engine_batches(oracle: Any, sett
     print(f"{settings}: {flips} flips by ties")
     if settings.get("prefix_cache", True) and settings.get("block_size", 16) <= 16:
         assert engine.stats()["cached_tokens"] > 0
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_guessed_tokens_are_those_that_would_have_come(strict: bool) -> None:
+    """The long answers of a random model with small weights repeat themselves; with guesses they take fewer steps and stay the same."""
+    model = tiny.model("qwen2", initializer_range=0.05)
+    prompts = tiny.prompts((20, 33, 40))
+    want = [tiny.generated(model, prompt, 80) for prompt in prompts]
+    steps = {}
+    for guess_tokens in (0, 64):
+        engine = tiny.engine(model, fallback=False, strict=strict, guess_tokens=guess_tokens)
+        flips = tiny.flips(model, prompts, want, tiny.greedy(engine, prompts, 80))
+        stats = engine.stats()
+        steps[guess_tokens] = stats["steps"]
+        print(f"strict={strict} guess_tokens={guess_tokens}: {stats['steps']} steps, {stats['guesses_right']} of "
+              f"{stats['guessed_tokens']} guesses right, {flips} flips by ties")  # fmt: skip
+    assert steps[64] < steps[0]
 
 
 def test_strict_logits_are_the_same_bits_alone_and_in_company(oracle: Any) -> None:

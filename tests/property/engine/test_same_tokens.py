@@ -61,7 +61,8 @@ def plans(draw: st.DrawFn, *, tiny_pool: bool) -> Plan:
         "max_batch_tokens": draw(st.integers(1, 40)),
         "window": draw(st.integers(1, 8)),
         "prefix_cache": draw(st.booleans()),
-        "vocabulary": VOCABULARY,
+        "guess_tokens": draw(st.integers(0, 20)),
+        "vocabulary": draw(st.sampled_from([2, 3, VOCABULARY])),  # of few ids guesses are often right
     }
     return Plan(asked, [draw(st.integers(0, 6)) for _ in asked], aborts, options)
 

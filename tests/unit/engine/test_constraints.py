@@ -39,6 +39,24 @@ def test_equal_choices_count_once() -> None:
 
 
 @pytest.mark.parametrize(
+    ("choices", "generated", "ids"),
+    [
+        (((5, 6, 7), (5, 6, 8)), [], [5, 6]),
+        (((5, 6, 7), (5, 6, 8)), [5], [6]),
+        (((5, 6, 7), (5, 6, 8)), [5, 6], []),
+        (((5, 6), (5, 6, 7)), [], [5, 6]),  # whether it goes on after 6 is the model's to say
+        (((5, 6), (5, 6, 7)), [5, 6], []),
+        (((5, 6, 7), (8,)), [5], [6, 7]),
+        (((5,), (8,)), [], []),
+    ],
+)
+def test_what_leaves_nothing_to_decide_is_forced(
+    choices: tuple[tuple[int, ...], ...], generated: list[int], ids: list[int]
+) -> None:
+    assert trie_of(choices).forced(generated) == ids
+
+
+@pytest.mark.parametrize(
     ("choices", "generated", "rest"),
     [
         (((5, 6, 7), (8, 9)), [5], [6, 7]),

@@ -70,6 +70,30 @@ def test_a_choice_runs_to_its_end_whatever_max_tokens_says() -> None:
     assert answer_of(drain(engine)[0]) == ((5, 6, 7), FinishReason.STOP)
 
 
+def test_ids_that_leave_nothing_to_decide_take_no_step_wherever_they_stand() -> None:
+    engine = engine_of()
+    choices = ((5, 6, 7, 1), (5, 6, 8, 9, 2), (5, 6, 8, 9, 3))  # 5 and 6 at the start, 9 in the middle
+    asked = [request(number, choices=choices, noise_key=number) for number in range(9)]
+    for one in asked:
+        engine.add(one)
+    outputs = drain(engine)
+    answers = {number: answer_of(made) for number, made in outputs.items()}
+    assert answers == {one.request_id: expected_answer(one, runner_of(engine)) for one in asked}
+    assert {ids for ids, _ in answers.values()} == set(choices)
+    for number, made in outputs.items():
+        assert len(made) == (1 if answers[number][0] == choices[0] else 2)
+        assert made[0].token_ids[:2] == (5, 6)
+    assert engine.stats()["completion_tokens"] == sum(len(ids) for ids, _ in answers.values())
+
+
+def test_with_logprobs_each_forced_id_has_its_own() -> None:
+    engine = engine_of()
+    engine.add(request(0, choices=((5, 6, 7), (5, 6, 8)), logprobs=1))
+    outputs = drain(engine)[0]
+    assert [len(output.token_ids) for output in outputs] == [1, 1, 1]
+    assert all(output.logprobs == (-1.0,) for output in outputs)
+
+
 def test_a_decided_choice_takes_no_step_for_the_tokens_that_are_left() -> None:
     engine = engine_of()
     choices = ((5, 6, 7, 8), (9, 6, 7), (4,))

@@ -29,6 +29,7 @@ def run(scheduler: Scheduler, *, now: float = 9.0, token: int = 7) -> StepPlan:
         scheduler.advance(item)
         if item.samples:
             item.sequence.token_ids.append(token)
+            item.sequence.num_reported += 1
     scheduler.check_integrity()
     return plan
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import pytest
 
-from sparkinfer.errors import InvalidModelUri, ModelNotFound
+from sparkinfer.errors import InvalidModelUri, ModelError, ModelNotFound
+from sparkinfer.model import gguf
+from sparkinfer.model.resolution import resolve
 from sparkinfer.model.uri import ModelUri, parse
 
 
@@ -65,3 +69,18 @@ def test_a_file_that_is_no_gguf_is_refused(tmp_path) -> None:
     (tmp_path / "model.safetensors").write_bytes(b"")
     with pytest.raises(InvalidModelUri, match="folder"):
         parse(str(tmp_path / "model.safetensors"))
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "/" + "y" * 300, "org/" + "z" * 400 + ".gguf"])
+def test_a_name_that_the_disk_refuses_is_no_crash(name: str) -> None:
+    with pytest.raises(ModelError, match=r"cannot be read|is no model address|does not exist"):
+        resolve(name)
+
+
+def test_what_may_not_be_read_is_said(tmp_path, monkeypatch) -> None:
+    """Tests may run as root, whom nothing is forbidden: the disk's own answer stands in."""
+    (tmp_path / "m.gguf").write_bytes(b"GGUF")
+    denied = PermissionError(13, "Permission denied", str(tmp_path / "m.gguf"))
+    monkeypatch.setattr(gguf, "check_readable", Mock(side_effect=denied))
+    with pytest.raises(ModelNotFound, match=r"cannot be read: Permission denied \(.*m\.gguf\)"):
+        resolve(str(tmp_path / "m.gguf"))
