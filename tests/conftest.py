@@ -62,6 +62,9 @@ SLOW = (
     "spark/udf/test_session_settings.py",
     "cases/test_evaluation.py::test_case_04",
     "cases/test_evaluation.py::test_case_05",
+    "integration/job/test_cache.py::test_answers_that_cannot_be_added",
+    "integration/job/test_durable.py::test_torn_and_foreign_lines",
+    "integration/job/test_run.py::test_a_merge_reads_the_buckets",
 )
 
 
