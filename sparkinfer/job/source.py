@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sparkinfer.errors import PermissionDenied, SourceNotFound, SparkInferError
 from sparkinfer.job.change_feed import ChangeFeed, feed_of_name, feed_of_path
-from sparkinfer.job.staging import file_system
+from sparkinfer.job.files import file_system
 from sparkinfer.sink.delta_rs import read_delta
 from sparkinfer.sink.delta_spark import has_delta
 from sparkinfer.sink.faults import first_line, job_error

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from sparkinfer.job.answers import ASKED, ORIGIN, REUSED
 from sparkinfer.job.counts import Counts
+from sparkinfer.job.files import file_system
 from sparkinfer.job.pending import OLD_BUCKET, REPLACE, STATE
-from sparkinfer.job.staging import file_system
 
 if TYPE_CHECKING:
     import pyarrow as pa

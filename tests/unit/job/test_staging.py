@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
+from fsspec.implementations.local import LocalFileSystem
+from pyarrow.fs import FSSpecHandler, PyFileSystem
 
 from sparkinfer.errors import CommitFailed, PermissionDenied
-from sparkinfer.job import staging as module
-from sparkinfer.job.staging import JOB_FILE, Staging, staging_of
+from sparkinfer.job import harvest as module
+from sparkinfer.job import staging as staging_module
+from sparkinfer.job.files import arrow_uri
+from sparkinfer.job.harvest import JOB_FILE
+from sparkinfer.job.staging import Staging, staging_of
 
 
 def make(root: Path, run_id: str, config_hash: str = "c1") -> Staging:
@@ -84,7 +91,7 @@ def test_a_dead_runs_segments_are_found_by_bucket_whole_or_not(tmp_path: Path) -
     ],
 )
 def test_paths_of_spark_become_those_of_arrow(path: str, uri: str) -> None:
-    assert module.arrow_uri(path) == uri
+    assert arrow_uri(path) == uri
 
 
 def test_a_living_runs_folder_is_left_alone(tmp_path: Path) -> None:
@@ -167,3 +174,61 @@ def test_half_written_counters_are_skipped(tmp_path: Path) -> None:
 def test_no_right_to_make_the_folder_is_said() -> None:
     with pytest.raises(PermissionDenied, match="staging folder"):
         make(Path("/proc/sparkinfer"), "run")
+
+
+class LikeAnObjectStore(LocalFileSystem):
+    """A local disk whose folders cannot be moved."""
+
+    def mv(self, path1: str, path2: str, **kwargs: Any) -> None:
+        if Path(path1).is_dir():
+            raise FileNotFoundError(path1)
+        super().mv(path1, path2, **kwargs)
+
+
+@pytest.fixture
+def object_store(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The staging root lies in such a store; how long claims waited."""
+    store = PyFileSystem(FSSpecHandler(LikeAnObjectStore()))
+    monkeypatch.setattr(staging_module, "file_system", lambda path: (store, path))
+    waited: list[float] = []
+    monkeypatch.setattr(module.time, "sleep", waited.append)
+    return waited
+
+
+def test_where_folders_cannot_be_moved_a_dead_runs_answers_are_read_where_they_lie(
+    tmp_path: Path, object_store: list[float]
+) -> None:
+    make(tmp_path, "dead")
+    leave_answers(tmp_path / "dead", 3)
+    kill(tmp_path, "dead")
+    with staging_of(str(tmp_path), run_id="heir", config_hash="c1") as heir:
+        assert heir.harvest() == [f"{tmp_path}/dead/answers/bucket=3"]
+        assert object_store == [module._CLAIM_PAUSE_S]
+        heir.beat()
+        assert make(tmp_path, "late").harvest() == []
+    assert not (tmp_path / "dead").exists()
+
+
+def test_what_was_claimed_where_it_lies_goes_to_the_next_run_when_its_heir_ends_badly(
+    tmp_path: Path, object_store: list[float]
+) -> None:
+    make(tmp_path, "dead")
+    leave_answers(tmp_path / "dead", 3)
+    kill(tmp_path, "dead")
+    for name in ("heir", "second heir"):
+        with pytest.raises(KeyboardInterrupt), staging_of(str(tmp_path), run_id=name, config_hash="c1") as staging:
+            assert staging.harvest() == [f"{tmp_path}/dead/answers/bucket=3"]
+            raise KeyboardInterrupt
+
+
+def test_of_two_runs_that_claim_at_once_one_gets_it(
+    tmp_path: Path, object_store: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make(tmp_path, "dead")
+    leave_answers(tmp_path / "dead", 3)
+    kill(tmp_path, "dead")
+    job = tmp_path / "dead" / JOB_FILE
+    theirs = json.dumps({**json.loads(job.read_text()), "run_id": "faster", "pid": os.getpid()})
+    monkeypatch.setattr(module.time, "sleep", lambda seconds: job.write_text(theirs))
+    assert make(tmp_path, "heir").harvest() == []
+    assert job.read_text() == theirs
