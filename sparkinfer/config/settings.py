@@ -40,7 +40,7 @@ class EngineSettings:
     """How long a batch that is not full waits for more rows before it is closed."""
     prefix_cache: bool = True
     """Keep the KV blocks of finished prompts for prompts that begin alike."""
-    guess_tokens: int = 8
+    guess_tokens: int = 16
     """A step of fewer tokens is filled up to so many with guesses of what comes next (greedy answers stay the same); 0: never."""
     strict: bool = False
     """Pad to fixed shapes, so that an answer cannot depend on its neighbours by rounding."""

@@ -99,12 +99,15 @@ def _packed_engine(
 ) -> Engine:
     from sparkinfer.engine import probe, selfcheck
     from sparkinfer.engine.engine import PackedEngine
+    from sparkinfer.engine.head import order_head
     from sparkinfer.engine.inplace import work_in_place
     from sparkinfer.engine.runner import PackedRunner
+    from sparkinfer.model.memory import available
 
     settings = spec.settings
     shapes = probe.attention_layers(model)
     _LOG.info("modules that work in place: %s", work_in_place(model))
+    info = replace(info, weights_bytes=info.weights_bytes + order_head(model, free_bytes=available()))
 
     def runner(num_blocks: int, about: EngineInfo) -> PackedRunner:
         pool, attention = _pool(shapes, num_blocks + settings.strict, spec, model, threads)
