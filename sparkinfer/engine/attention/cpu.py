@@ -37,7 +37,8 @@ class CpuAttention:
         self._kernels = cpu_kernels
         self._threads = max(1, min(threads, numba.config.NUMBA_NUM_THREADS))
         self._set_threads = numba.set_num_threads
-        self._keys = [t.numpy() for t in pool.keys]
+        # The pool's memory as the kernel has it: [num_blocks, kv_heads, k_dim, block_size].
+        self._keys = [_turned(t) for t in pool.keys]
         self._values = [t.numpy() for t in pool.values]
         self._slots = self._tables = np.empty(0, np.int64)
         self._tiles = np.empty((0, 4), np.int64)
@@ -81,6 +82,12 @@ def tiles(batch: PackedBatch, size: int) -> np.ndarray:
     count = np.minimum(size, batch.query_starts[owner + 1] - first)
     position = batch.context_lens[owner] - lengths[owner] + within * size
     return np.stack([owner, first, position, count], axis=1)
+
+
+def _turned(keys: torch.Tensor) -> np.ndarray:
+    blocks, heads, block_size, dim = keys.shape
+    turned: np.ndarray = keys.numpy().reshape(blocks, heads, dim, block_size)
+    return turned
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:

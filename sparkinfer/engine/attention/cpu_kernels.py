@@ -3,6 +3,7 @@
 One kernel serves prefill and decode. A piece of work is (key/value head, tile): a tile is up to ``TILE`` consecutive queries
 of one sequence, and its rows are those queries times the grouped heads that share the key/value head, so that each K and V
 is read once for all of them. Work runs head by head: a prefix that many sequences share then stays in the cache between them.
+Keys lie transposed in their block, so that one vector holds one element of 16 of them.
 Scores are made for ``CHUNK`` tokens at a time, then softmax is carried on (running maximum and sum), then values are added.
 """
 
@@ -10,6 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit, prange
+
+from sparkinfer.engine.attention import simd
+from sparkinfer.engine.attention.simd import LANES
 
 TILE = 16
 CHUNK = 128
@@ -23,13 +27,14 @@ _NEG = np.float32(-np.inf)
 
 @njit(cache=True, fastmath=_FAST, parallel=True)
 def store(slots, key, value, keys, values):  # type: ignore[no-untyped-def]
-    """Write K/V [T, kv_heads, dim] of a step into their slots of [num_blocks, kv_heads, block_size, dim]."""
-    block_size = keys.shape[2]
+    """Write K/V [T, kv_heads, dim] of a step into their slots: values of [num_blocks, kv_heads, block_size, dim], keys of
+    [num_blocks, kv_heads, dim, block_size]."""
+    block_size = values.shape[2]
     for t in prange(slots.shape[0]):
         block, offset = slots[t] // block_size, slots[t] % block_size
         for h in range(key.shape[1]):
             for d in range(key.shape[2]):
-                keys[block, h, offset, d] = key[t, h, d]
+                keys[block, h, d, offset] = key[t, h, d]
             for d in range(value.shape[2]):
                 values[block, h, offset, d] = value[t, h, d]
 
@@ -62,50 +67,59 @@ def _exp(scores, lo, hi, top):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, fastmath=_FAST)
-def _dot_block(query, token, row, keys, block, head, count, scores, at, scaling):  # type: ignore[no-untyped-def]
-    """scores[at : at + count] = scaling * keys[block, head, :count] @ query[token, row], four keys at a time."""
-    dim = query.shape[2]
-    t = 0
-    while t + 4 <= count:
-        a, b, c, e = _ZERO, _ZERO, _ZERO, _ZERO
-        for d in range(dim):
-            q = query[token, row, d]
-            a += q * keys[block, head, t, d]
-            b += q * keys[block, head, t + 1, d]
-            c += q * keys[block, head, t + 2, d]
-            e += q * keys[block, head, t + 3, d]
-        scores[at + t], scores[at + t + 1] = a * scaling, b * scaling
-        scores[at + t + 2], scores[at + t + 3] = c * scaling, e * scaling
-        t += 4
-    while t < count:
-        a = _ZERO
-        for d in range(dim):
-            a += query[token, row, d] * keys[block, head, t, d]
-        scores[at + t] = a * scaling
-        t += 1
+def _score_block(scores, at, width, query, first, dim, rows, keys, key, block_size, scaling):  # type: ignore[no-untyped-def]
+    """scores[at + r * width + t] = scaling * query row r . key t, for all keys of a block, up to four rows at a time."""
+    lane = 0
+    while lane < block_size:
+        r = 0
+        while r < rows:
+            left = rows - r
+            place = (at + r * width + lane, width, first + r * dim, dim, key + lane, block_size)
+            if block_size % LANES != 0:
+                simd.scores(scores, query, keys, place, dim, scaling, 1, 1)
+                r += 1
+            elif left == 4 or left > 6:
+                simd.scores(scores, query, keys, place, dim, scaling, 4, LANES)
+                r += 4
+            elif left >= 3:
+                simd.scores(scores, query, keys, place, dim, scaling, 3, LANES)
+                r += 3
+            elif left == 2:
+                simd.scores(scores, query, keys, place, dim, scaling, 2, LANES)
+                r += 2
+            else:
+                simd.scores(scores, query, keys, place, dim, scaling, 1, LANES)
+                r += 1
+        lane += LANES if block_size % LANES == 0 else 1
 
 
 @njit(cache=True, fastmath=_FAST)
-def _add_block(acc, r, values, block, head, weights, at, lo, hi):  # type: ignore[no-untyped-def]
-    """acc[r] += weights[at + lo : at + hi] @ values[block, head, lo:hi], eight values at a time."""
+def _add_block(acc, first, rows, weights, at, width, values, value, count):  # type: ignore[no-untyped-def]
+    """acc[first + r] += weights[at + r * width : + count] @ the block's values from ``value`` on, up to four rows at a time."""
     dim = acc.shape[1]
-    t = lo
-    while t + 8 <= hi:
-        p0, p1, p2, p3 = weights[at + t], weights[at + t + 1], weights[at + t + 2], weights[at + t + 3]
-        p4, p5, p6, p7 = weights[at + t + 4], weights[at + t + 5], weights[at + t + 6], weights[at + t + 7]
-        for d in range(dim):
-            acc[r, d] += (
-                p0 * values[block, head, t, d] + p1 * values[block, head, t + 1, d]
-                + p2 * values[block, head, t + 2, d] + p3 * values[block, head, t + 3, d]
-                + p4 * values[block, head, t + 4, d] + p5 * values[block, head, t + 5, d]
-                + p6 * values[block, head, t + 6, d] + p7 * values[block, head, t + 7, d]
-            )  # fmt: skip
-        t += 8
-    while t < hi:
-        p0 = weights[at + t]
-        for d in range(dim):
-            acc[r, d] += p0 * values[block, head, t, d]
-        t += 1
+    lane = 0
+    while lane < dim:
+        is_wide = dim - lane >= LANES
+        r = 0
+        while r < rows:
+            left = rows - r
+            place = ((first + r) * dim + lane, dim, at + r * width, width, value + lane, dim)
+            if not is_wide:
+                simd.add_values(acc, weights, values, place, count, _ZERO, 1, 1)
+                r += 1
+            elif left == 4 or left > 6:
+                simd.add_values(acc, weights, values, place, count, _ZERO, 4, LANES)
+                r += 4
+            elif left >= 3:
+                simd.add_values(acc, weights, values, place, count, _ZERO, 3, LANES)
+                r += 3
+            elif left == 2:
+                simd.add_values(acc, weights, values, place, count, _ZERO, 2, LANES)
+                r += 2
+            else:
+                simd.add_values(acc, weights, values, place, count, _ZERO, 1, LANES)
+                r += 1
+        lane += LANES if is_wide else 1
 
 
 @njit(cache=True, fastmath=_FAST)
@@ -126,10 +140,10 @@ def _carry_on(scores, lo, hi, softcap, top, total, acc, r):  # type: ignore[no-u
 
 
 @njit(cache=True, fastmath=_FAST)
-def _attend_row(  # type: ignore[no-untyped-def]
+def _attend_query(  # type: ignore[no-untyped-def]
     query,
-    token,
-    row,
+    first,
+    groups,
     position,
     tables,
     sequence,
@@ -141,28 +155,40 @@ def _attend_row(  # type: ignore[no-untyped-def]
     window,
     softcap,
     scores,
+    width,
     acc,
-    r,
-    top,
-    total,
+    row,
+    tops,
+    totals,
 ):
-    """Carry one row (a query of one head) over one chunk of its context; returns the running maximum and sum."""
-    block_size = keys.shape[2]
+    """Carry one query's grouped heads (rows from ``row`` on) over one chunk of their context."""
+    kv_heads, dim, block_size = keys.shape[1], keys.shape[2], keys.shape[3]
+    v_dim = values.shape[3]
     begin = max(chunk, position + 1 - window)
-    end = min(chunk + scores.shape[0], position + 1)
+    end = min(chunk + width, position + 1)
     if begin >= end:
-        return top, total
-    for b in range(begin // block_size, (end - 1) // block_size + 1):
-        at = b * block_size
-        _dot_block(
-            query, token, row, keys, tables[sequence, b], head, min(block_size, end - at), scores, at - chunk, scaling
+        return
+    first_block, last_block = begin // block_size, (end - 1) // block_size
+    for b in range(first_block, last_block + 1):
+        key = (tables[sequence, b] * kv_heads + head) * dim * block_size
+        if row == 0 and b < last_block:  # the tile's later queries find them where the first one brought them
+            simd.prefetch(keys, (tables[sequence, b + 1] * kv_heads + head) * dim * block_size, dim * block_size)
+        elif row == 0:
+            simd.prefetch(
+                values, (tables[sequence, first_block] * kv_heads + head) * block_size * v_dim, block_size * v_dim
+            )
+        _score_block(scores, b * block_size - chunk, width, query, first, dim, groups, keys, key, block_size, scaling)
+    for g in range(groups):
+        at = g * width - chunk
+        tops[row + g], totals[row + g] = _carry_on(
+            scores, at + begin, at + end, softcap, tops[row + g], totals[row + g], acc, row + g
         )
-    top, total = _carry_on(scores, begin - chunk, end - chunk, softcap, top, total, acc, r)
-    for b in range(begin // block_size, (end - 1) // block_size + 1):
-        at = b * block_size
-        lo, hi = max(0, begin - at), min(block_size, end - at)
-        _add_block(acc, r, values, tables[sequence, b], head, scores, at - chunk, lo, hi)
-    return top, total
+    for b in range(first_block, last_block + 1):
+        if row == 0 and b < last_block:
+            simd.prefetch(values, (tables[sequence, b + 1] * kv_heads + head) * block_size * v_dim, block_size * v_dim)
+        lo, hi = max(begin, b * block_size), min(end, (b + 1) * block_size)
+        value = ((tables[sequence, b] * kv_heads + head) * block_size + lo - b * block_size) * v_dim
+        _add_block(acc, row, groups, scores, lo - chunk, width, values, value, hi - lo)
 
 
 @njit(cache=True, fastmath=_FAST, parallel=True)
@@ -172,13 +198,14 @@ def attend(query, out, keys, values, tiles, tables, sinks, scaling, window, soft
     tiles: int64 [n, 4] of (sequence, first token in the batch, its position, number of queries). Work is dealt out to the
     threads in turn, so that long and short pieces mix. window and softcap are 0 where there is none; sinks is empty or [heads].
     """
-    kv_heads, block_size = keys.shape[1], keys.shape[2]
-    groups = query.shape[1] // kv_heads
+    kv_heads, block_size = keys.shape[1], keys.shape[3]
+    heads, dim = query.shape[1], query.shape[2]
+    groups = heads // kv_heads
     v_dim = values.shape[3]
     num_tiles = tiles.shape[0]
     width = max(CHUNK // block_size, 1) * block_size
     for thread in prange(num_threads):
-        scores = np.empty(width, np.float32)
+        scores = np.empty(groups * width, np.float32)
         acc = np.empty((TILE * groups, v_dim), np.float32)
         tops = np.empty(TILE * groups, np.float32)
         totals = np.empty(TILE * groups, np.float32)
@@ -193,12 +220,12 @@ def attend(query, out, keys, values, tiles, tables, sinks, scaling, window, soft
                 for d in range(v_dim):
                     acc[r, d] = _ZERO
             seen = window if window > 0 else position + count
-            first = max(0, position + 1 - seen) // width * width
-            for chunk in range(first, position + count, width):
-                for r in range(rows):
-                    tops[r], totals[r] = _attend_row(
-                        query, token + r // groups, head * groups + r % groups, position + r // groups, tables, sequence, head,
-                        chunk, keys, values, scaling, seen, softcap, scores, acc, r, tops[r], totals[r],
+            begin = max(0, position + 1 - seen) // width * width
+            for chunk in range(begin, position + count, width):
+                for i in range(count):
+                    _attend_query(
+                        query, ((token + i) * heads + head * groups) * dim, groups, position + i, tables, sequence, head, chunk,
+                        keys, values, scaling, seen, softcap, scores, width, acc, i * groups, tops, totals,
                     )  # fmt: skip
             for r in range(rows):
                 inverse = _ONE / totals[r]

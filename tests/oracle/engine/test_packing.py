@@ -142,7 +142,9 @@ def test_the_cpu_kernel_agrees_with_the_reference(
         KvPool([shape], num_blocks=num_blocks, block_size=block_size, dtype=torch.float32, device=torch.device("cpu"))
         for _ in "ab"
     ]
-    for mine, other in ((pools[0].keys[0], pools[1].keys[0]), (pools[0].values[0], pools[1].values[0])):
+    # The kernel keeps the keys of a block transposed.
+    turned = pools[1].keys[0].view(num_blocks, kv_heads, k_dim, block_size).transpose(2, 3)
+    for mine, other in ((pools[0].keys[0], turned), (pools[0].values[0], pools[1].values[0])):
         other.copy_(mine.normal_(generator=generator))
     query, key, value = (
         torch.randn((batch.num_tokens, n, d), generator=generator)
@@ -154,7 +156,7 @@ def test_the_cpu_kernel_agrees_with_the_reference(
     for kernel in (ReferenceAttention(pools[0]), CpuAttention(pools[1], threads=2)):
         kernel.begin(batch)
         outputs.append(kernel.forward(0, query, key, value, call))
-    assert torch.equal(pools[0].keys[0], pools[1].keys[0])
+    assert torch.equal(pools[0].keys[0], turned)
     assert torch.equal(pools[0].values[0], pools[1].values[0])
     torch.testing.assert_close(outputs[1], outputs[0], rtol=1e-4, atol=2e-6)
 

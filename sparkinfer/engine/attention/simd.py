@@ -1,0 +1,158 @@
+"""The two inner products of attention as vector code: written for no instruction set, made by LLVM for the one that is there.
+
+numba turns a loop into vector code where LLVM recognises it, and of products of small matrices it does not. Here rows and lanes
+are constants, so that all sums stay in registers: a load of a key or value serves every row, as in any matrix product's
+micro-kernel (Goto and van de Geijn, 2008).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba.core import types
+from numba.core.cgutils import alloca_once_value, for_range
+from numba.core.extending import intrinsic
+
+LANES = 16
+"""Floats of a vector: one register of AVX-512, two of AVX2, four of NEON or SSE."""
+_FLOAT = ir.FloatType()
+_LINE = 16
+_CONTRACT = ("contract",)  # a product and a sum may become one instruction
+
+
+@intrinsic(prefer_literal=True)
+def scores(typingctx: Any, out, query, keys, at, dim, scaling, rows, lanes):  # type: ignore[no-untyped-def]
+    """out[o + r * os + n] = scaling * sum over d of query[q + r * qs + d] * keys[k + d * ks + n].
+
+    Arrays are contiguous and float32, indexed as if flat; ``at`` is (o, os, q, qs, k, ks); ``rows`` and ``lanes`` are literals.
+    """
+    return _signature(out, query, keys, at, dim, scaling, rows, lanes), _scores
+
+
+@intrinsic(prefer_literal=True)
+def add_values(typingctx: Any, acc, weights, values, at, count, unused, rows, lanes):  # type: ignore[no-untyped-def]
+    """acc[a + r * as + n] += sum over t < count of weights[w + r * ws + t] * values[v + t * vs + n].
+
+    Arrays, ``at`` = (a, as, w, ws, v, vs), ``rows`` and ``lanes`` as for :func:`scores`.
+    """
+    return _signature(acc, weights, values, at, count, unused, rows, lanes), _add_values
+
+
+@intrinsic
+def prefetch(typingctx: Any, array, at, count):  # type: ignore[no-untyped-def]
+    """Ask for ``array[at : at + count]`` (as if flat, float32): a later read finds it in the cache. Costs one instruction a line."""
+    return _signature(array, at, count), _prefetch
+
+
+def _prefetch(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    array, at, count = arguments
+    number = ir.IntType(32)
+    byte = ir.IntType(8).as_pointer()
+    function = builder.module.declare_intrinsic(
+        "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+    )
+    data = _data(context, builder, signature.args[0], array)
+    line = ir.Constant(count.type, _LINE)
+    with for_range(builder, builder.udiv(count, line)) as loop:
+        place = builder.bitcast(builder.gep(data, [builder.add(at, builder.mul(loop.index, line))]), byte)
+        builder.call(function, [place, *(ir.Constant(number, value) for value in (0, 3, 1))])  # to read, keep, data
+    return context.get_dummy_value()
+
+
+def _signature(*arguments: Any) -> Any:
+    return types.void(*arguments)
+
+
+def _scores(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    out, query, keys, at, dim, scaling = arguments[:6]
+    rows, lanes = (signature.args[i].literal_value for i in (6, 7))
+    (o, o_step), (q, q_step), (k, k_step) = _pairs(builder, at)
+    sums = _outer_sums(
+        builder,
+        dim,
+        rows,
+        lanes,
+        row=lambda r, d: _load(
+            builder, _data(context, builder, signature.args[1], query), _place(builder, q, q_step, r, d)
+        ),
+        vector=lambda d: _load(
+            builder, _data(context, builder, signature.args[2], keys), builder.add(k, builder.mul(d, k_step)), lanes
+        ),
+        start=lambda r: ir.Constant(ir.VectorType(_FLOAT, lanes), [0.0] * lanes),
+    )
+    scale = _splat(builder, scaling, lanes)
+    target = _data(context, builder, signature.args[0], out)
+    for r in range(rows):
+        _store(builder, target, _place(builder, o, o_step, r), builder.fmul(builder.load(sums[r]), scale), lanes)
+    return context.get_dummy_value()
+
+
+def _add_values(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    acc, weights, values, at, count = arguments[:5]
+    rows, lanes = (signature.args[i].literal_value for i in (6, 7))
+    (a, a_step), (w, w_step), (v, v_step) = _pairs(builder, at)
+    target = _data(context, builder, signature.args[0], acc)
+    sums = _outer_sums(
+        builder,
+        count,
+        rows,
+        lanes,
+        row=lambda r, t: _load(
+            builder, _data(context, builder, signature.args[1], weights), _place(builder, w, w_step, r, t)
+        ),
+        vector=lambda t: _load(
+            builder, _data(context, builder, signature.args[2], values), builder.add(v, builder.mul(t, v_step)), lanes
+        ),
+        start=lambda r: _load(builder, target, _place(builder, a, a_step, r), lanes),
+    )
+    for r in range(rows):
+        _store(builder, target, _place(builder, a, a_step, r), builder.load(sums[r]), lanes)
+    return context.get_dummy_value()
+
+
+def _outer_sums(builder: Any, count: Any, rows: int, lanes: int, *, row: Any, vector: Any, start: Any) -> list[Any]:
+    """``rows`` vectors in registers: start(r) + sum over i < count of row(r, i) * vector(i)."""
+    sums = [alloca_once_value(builder, start(r)) for r in range(rows)]
+    with for_range(builder, count) as loop:
+        loaded = vector(loop.index)
+        for r in range(rows):
+            factor = _splat(builder, row(r, loop.index), lanes)
+            product = builder.fmul(factor, loaded, flags=_CONTRACT)
+            builder.store(builder.fadd(builder.load(sums[r]), product, flags=_CONTRACT), sums[r])
+    return sums
+
+
+def _pairs(builder: Any, at: Any) -> list[tuple[Any, Any]]:
+    numbers = [builder.extract_value(at, i) for i in range(6)]
+    return [(numbers[i], numbers[i + 1]) for i in (0, 2, 4)]
+
+
+def _place(builder: Any, at: Any, step: Any, row: int, column: Any = None) -> Any:
+    place = builder.add(at, builder.mul(step, ir.Constant(step.type, row)))
+    return place if column is None else builder.add(place, column)
+
+
+def _data(context: Any, builder: Any, kind: Any, array: Any) -> Any:
+    return context.make_array(kind)(context, builder, array).data
+
+
+def _pointer(builder: Any, data: Any, place: Any, lanes: int) -> Any:
+    kind = _FLOAT if lanes == 0 else ir.VectorType(_FLOAT, lanes)
+    return builder.bitcast(builder.gep(data, [place]), kind.as_pointer())
+
+
+def _load(builder: Any, data: Any, place: Any, lanes: int = 0) -> Any:
+    """A float, or a vector of ``lanes``, wherever it lies."""
+    return builder.load(_pointer(builder, data, place, lanes), align=4)
+
+
+def _store(builder: Any, data: Any, place: Any, value: Any, lanes: int) -> None:
+    builder.store(value, _pointer(builder, data, place, lanes), align=4)
+
+
+def _splat(builder: Any, value: Any, lanes: int) -> Any:
+    kind = ir.VectorType(_FLOAT, lanes)
+    first = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
+    zeros = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
+    return builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), zeros)
