@@ -24,7 +24,7 @@ def pandas_function(task: WorkerTask) -> Callable[..., Any]:
 
         def llm_struct(batches: Iterator[pd.Series]) -> Iterator[pd.DataFrame]:
             for array in task.answers(map(_to_arrow, batches)):
-                yield pa.Table.from_struct_array(array).to_pandas(timestamp_as_object=False)
+                yield pa.Table.from_struct_array(array).to_pandas(timestamp_as_object=False, maps_as_pydicts="strict")
 
         return llm_struct
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shutil
@@ -16,6 +17,8 @@ from sparkinfer.errors import InvalidConfig, JavaNotFound, MissingDependency
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger(__name__)
 
 MINIMUM_JAVA = 17
 
@@ -133,9 +136,15 @@ def _adapted(running: SparkSession, given: Mapping[str, str]) -> SparkSession:
             and running.conf.get(name, None) in _SPARKS_OWN
         ):
             running.conf.set(name, value)
+    fixed = []
     for name, value in given.items():
-        if running.conf.isModifiable(name):
+        # Spark calls only those modifiable that it knows itself.
+        if name.startswith("spark.sparkinfer.") or running.conf.isModifiable(name):
             running.conf.set(name, value)
+        elif running.conf.get(name, None) != value:
+            fixed.append(name)
+    if fixed:
+        _LOG.warning("A session runs already, and %s cannot be changed in it; stop it first.", ", ".join(sorted(fixed)))
     return running
 
 

@@ -21,49 +21,6 @@ _LINE = 16
 _CONTRACT = ("contract",)  # a product and a sum may become one instruction
 
 
-@intrinsic(prefer_literal=True)
-def scores(typingctx: Any, out, query, keys, at, dim, scaling, rows, lanes):  # type: ignore[no-untyped-def]
-    """out[o + r * os + n] = scaling * sum over d of query[q + r * qs + d] * keys[k + d * ks + n].
-
-    Arrays are contiguous and float32, indexed as if flat; ``at`` is (o, os, q, qs, k, ks); ``rows`` and ``lanes`` are literals.
-    """
-    return _signature(out, query, keys, at, dim, scaling, rows, lanes), _scores
-
-
-@intrinsic(prefer_literal=True)
-def add_values(typingctx: Any, acc, weights, values, at, count, unused, rows, lanes):  # type: ignore[no-untyped-def]
-    """acc[a + r * as + n] += sum over t < count of weights[w + r * ws + t] * values[v + t * vs + n].
-
-    Arrays, ``at`` = (a, as, w, ws, v, vs), ``rows`` and ``lanes`` as for :func:`scores`.
-    """
-    return _signature(acc, weights, values, at, count, unused, rows, lanes), _add_values
-
-
-@intrinsic
-def prefetch(typingctx: Any, array, at, count):  # type: ignore[no-untyped-def]
-    """Ask for ``array[at : at + count]`` (as if flat, float32): a later read finds it in the cache. Costs one instruction a line."""
-    return _signature(array, at, count), _prefetch
-
-
-def _prefetch(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    array, at, count = arguments
-    number = ir.IntType(32)
-    byte = ir.IntType(8).as_pointer()
-    function = builder.module.declare_intrinsic(
-        "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, number, number, number])
-    )
-    data = _data(context, builder, signature.args[0], array)
-    line = ir.Constant(count.type, _LINE)
-    with for_range(builder, builder.udiv(count, line)) as loop:
-        place = builder.bitcast(builder.gep(data, [builder.add(at, builder.mul(loop.index, line))]), byte)
-        builder.call(function, [place, *(ir.Constant(number, value) for value in (0, 3, 1))])  # to read, keep, data
-    return context.get_dummy_value()
-
-
-def _signature(*arguments: Any) -> Any:
-    return types.void(*arguments)
-
-
 def _scores(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     out, query, keys, at, dim, scaling = arguments[:6]
     rows, lanes = (signature.args[i].literal_value for i in (6, 7))
@@ -79,7 +36,7 @@ def _scores(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         vector=lambda d: _load(
             builder, _data(context, builder, signature.args[2], keys), builder.add(k, builder.mul(d, k_step)), lanes
         ),
-        start=lambda r: ir.Constant(ir.VectorType(_FLOAT, lanes), [0.0] * lanes),
+        start=lambda _: ir.Constant(ir.VectorType(_FLOAT, lanes), [0.0] * lanes),
     )
     scale = _splat(builder, scaling, lanes)
     target = _data(context, builder, signature.args[0], out)
@@ -156,3 +113,45 @@ def _splat(builder: Any, value: Any, lanes: int) -> Any:
     first = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(ir.IntType(32), 0))
     zeros = ir.Constant(ir.VectorType(ir.IntType(32), lanes), [0] * lanes)
     return builder.shuffle_vector(first, ir.Constant(kind, ir.Undefined), zeros)
+
+
+def _prefetch(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    array, at, count = arguments
+    number = ir.IntType(32)
+    byte = ir.IntType(8).as_pointer()
+    function = builder.module.declare_intrinsic(
+        "llvm.prefetch", [byte], ir.FunctionType(ir.VoidType(), [byte, number, number, number])
+    )
+    data = _data(context, builder, signature.args[0], array)
+    line = ir.Constant(count.type, _LINE)
+    with for_range(builder, builder.udiv(count, line)) as loop:
+        place = builder.bitcast(builder.gep(data, [builder.add(at, builder.mul(loop.index, line))]), byte)
+        builder.call(function, [place, *(ir.Constant(number, value) for value in (0, 3, 1))])  # to read, keep, data
+    return context.get_dummy_value()
+
+
+def _eight(generate: Any) -> Any:
+    def typed(typingctx, a, b, c, at, count, factor, rows, lanes):  # type: ignore[no-untyped-def]
+        return types.void(a, b, c, at, count, factor, rows, lanes), generate
+
+    return intrinsic(prefer_literal=True)(typed)
+
+
+def _three(generate: Any) -> Any:
+    def typed(typingctx, array, at, count):  # type: ignore[no-untyped-def]
+        return types.void(array, at, count), generate
+
+    return intrinsic(typed)
+
+
+#: scores(out, query, keys, at, dim, scaling, rows, lanes):
+#: out[o + r * os + n] = scaling * sum over d < dim of query[q + r * qs + d] * keys[k + d * ks + n].
+#: Arrays are contiguous and float32, indexed as if flat; ``at`` is (o, os, q, qs, k, ks); ``rows`` and ``lanes`` are literals.
+scores: Any = _eight(_scores)
+
+#: add_values(acc, weights, values, at, count, unused, rows, lanes):
+#: acc[a + r * as + n] += sum over t < count of weights[w + r * ws + t] * values[v + t * vs + n]; ``at`` is (a, as, w, ws, v, vs).
+add_values: Any = _eight(_add_values)
+
+#: prefetch(array, at, count): ask for array[at : at + count], so that a later read finds it in the cache; an instruction a line.
+prefetch: Any = _three(_prefetch)
