@@ -10,9 +10,10 @@ from sparkinfer.udf.session import session
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-#: Half of a small test's JVM time goes into compiling code that runs once. What is tested by the command line, the documents, the
-#: notebook and the fault tests has Spark's own settings.
-SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+#: Half of a small test's JVM time goes into compiling code that runs once. (The code cache has its usual size all the same: once it
+#: is full, nothing is compiled any more.) What is tested by the command line, the documents, the notebook and the fault tests
+#: has Spark's own settings.
+SHORT_LIVED_JVM = "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m -XX:+UseSerialGC"
 NO_CODE_GENERATION = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 
 
