@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint test-unit test-slow test-faults kills bench bench-envs wheel audit clean
+.PHONY: help setup demo test lint test-unit test-slow test-faults kills soak bench bench-envs wheel audit clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -37,6 +37,11 @@ ENGINE ?= fake
 kills: setup ## Kill a job's processes, one a job, and compare its table with an undisturbed one's (KILLS=, SEED=, FROM=, ENGINE=real)
 	$(PYTHON) -m tests.kills --kills $(KILLS) --seed $(SEED) --from $(FROM) --engine $(ENGINE) $(KILL_FLAGS)
 	@$(PYTHON) -m tests.kills.table
+
+SECONDS ?= 1800
+ROWS ?= 200000
+soak: setup ## Half an hour of short rows through one application: nothing may grow, nobody starves (SECONDS=, ROWS=)
+	$(PYTHON) -m tests.soak --seconds $(SECONDS) --rows $(ROWS)
 
 lint: setup ## ruff, mypy --strict, import contracts
 	@$(VENV)/bin/ruff check .

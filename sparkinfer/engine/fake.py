@@ -25,6 +25,7 @@ from urllib.parse import parse_qsl
 
 from sparkinfer.config.settings import EngineSettings
 from sparkinfer.engine.base import EngineInfo, EngineRequest, TokenOutput
+from sparkinfer.engine.buckets import OLDEST_EVERY
 from sparkinfer.engine.fake_faults import Faults
 from sparkinfer.errors import EngineStartFailed
 from sparkinfer.types import FinishReason
@@ -67,7 +68,7 @@ class FakeEngine:
     finish = abort
 
     def step(self) -> list[TokenOutput]:
-        """Answer the next batch whole, in one step, highest priority first."""
+        """Answer the next batch whole, in one step: highest priority first, but the oldest has its turn too, as in the real one."""
         batch = self._next_batch()
         self._running = [r.request_id for r in batch]
         self._counters["steps"] += 1
@@ -95,7 +96,12 @@ class FakeEngine:
         self._ballast = b""
 
     def _next_batch(self) -> list[EngineRequest]:
-        return heapq.nsmallest(self._settings.max_batch_size, self._queue.values(), key=_rank)
+        size = self._settings.max_batch_size
+        batch = heapq.nsmallest(size, self._queue.values(), key=_rank)
+        if batch and self._counters["steps"] % OLDEST_EVERY == OLDEST_EVERY - 1:
+            oldest = next(iter(self._queue.values()))
+            batch = [oldest, *(request for request in batch if request is not oldest)][:size]
+        return batch
 
     def _answer(self, request: EngineRequest) -> TokenOutput:
         prompt = bytes(i - FIRST_BYTE_ID for i in request.prompt_ids if i >= FIRST_BYTE_ID)
