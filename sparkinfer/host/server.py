@@ -24,6 +24,7 @@ from sparkinfer.errors import HostError, ProtocolError, SparkInferError
 from sparkinfer.host import frames
 from sparkinfer.host.channel import Channel
 from sparkinfer.host.service import Service
+from sparkinfer.host.sweep import sweep
 from sparkinfer.types import Completion
 
 _LOG = logging.getLogger(__name__)
@@ -55,6 +56,7 @@ class Server:
         self.is_dismissed = False
         self._path = path
         path.unlink(missing_ok=True)
+        sweep(path.parent)
         self._listener = self._listen()
 
     def start(self) -> None:

@@ -53,8 +53,8 @@ class Committer:
         merge_keys: where an older row and the one that replaces it are equal.
         metadata: goes beside each commit; holds ``run_id``.
         restage: the rows of a staged bucket that a newer table does not have yet, staged and counted again.
-        doubles: rows of the table at a version, staged, that are superseded: their key is one of the staged bucket's and
-            stands there twice. None: keys cannot stand twice, for the key holds the input.
+        doubles: rows of the table at a version, staged, that are superseded: their key is one of the staged bucket's (of no
+            bucket: any) and stands there twice. None: keys cannot stand twice, for the key holds the input.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Committer:
         merge_keys: Sequence[str],
         metadata: Mapping[str, Any],
         restage: Callable[[StagedBucket, TableFacts], StagedBucket],
-        doubles: Callable[[StagedBucket, int], StagedRows | None] | None = None,
+        doubles: Callable[[StagedBucket | None, int], StagedRows | None] | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._sink = sink
@@ -108,6 +108,16 @@ class Committer:
             "Run the job again when they are done."
         )
 
+    def settle(self) -> None:
+        """Of all keys that stand twice in the table keep the newest row: who should have done that was killed before.
+
+        Raises:
+            CommitFailed: it lost too often against other writers.
+        """
+        if self._doubles is not None:
+            self._settle(None, self._newest(self._snapshot).version, self._doubles)
+            self._last = self._newest(self._snapshot).version
+
     def _compared_again(self, staged: StagedBucket) -> tuple[TableFacts, StagedBucket]:
         """The newest table, and what of the bucket it does not have."""
         snapshot = self._newest(self._snapshot)
@@ -130,7 +140,10 @@ class Committer:
             self._settle(staged, version, self._doubles)
 
     def _settle(
-        self, staged: StagedBucket, version: int, doubles: Callable[[StagedBucket, int], StagedRows | None]
+        self,
+        staged: StagedBucket | None,
+        version: int,
+        doubles: Callable[[StagedBucket | None, int], StagedRows | None],
     ) -> None:
         """Of keys that stand twice keep the newest row, which every job that looks takes for the newest."""
         for attempt in range(1, MAX_ATTEMPTS + 1):
@@ -138,14 +151,18 @@ class Committer:
             if superseded is None:
                 return
             try:
-                self._sink.remove(superseded, superseded.columns, {**self._metadata, "settles": staged.bucket})
+                self._sink.remove(
+                    superseded,
+                    superseded.columns,
+                    {**self._metadata, "settles": None if staged is None else staged.bucket},
+                )
             except CommitConflict:
                 self._wait(attempt)
                 version = self._newest(self._snapshot).version
             else:
                 return
         raise CommitFailed(
-            f"Keys of bucket {staged.bucket} stand twice in {self._sink.table}, written by two jobs at once, and the older rows "
+            f"Keys stand twice in {self._sink.table}, written by two jobs at once, and the older rows "
             f"could not be taken out in {MAX_ATTEMPTS} attempts against other writers. Run the job again when they are done."
         )
 

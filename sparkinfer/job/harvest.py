@@ -30,6 +30,7 @@ DEAD_AFTER_S = 600.0
 KEEP_OTHERS_S = 7 * 24 * 3600.0
 #: Between writing a name and looking whose stands there: longer than a write takes that was begun before.
 _CLAIM_PAUSE_S = 2.0
+_pause = time.sleep
 
 
 class Harvest:
@@ -97,7 +98,7 @@ class Harvest:
         except OSError as error:
             _LOG.warning("The answers that a dead run left in %s cannot be claimed: %s", folder, error)
             return False
-        time.sleep(_CLAIM_PAUSE_S)
+        _pause(_CLAIM_PAUSE_S)
         found = read(self._fs, f"{folder}/{JOB_FILE}") or {}
         if found.get("run_id") != own["run_id"]:
             return False

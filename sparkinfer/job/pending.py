@@ -26,6 +26,8 @@ NULL_KEY = "__null_key"
 STATE = "__state"
 #: Bucket of the older row whose place a row takes; null where it is not known, and for every other row.
 OLD_BUCKET = "__old_bucket"
+#: Whether the table has the row's key twice: two jobs wrote it at once, and the one that would have settled it was killed.
+DOUBLED = "__doubled"
 PARAMS_COLUMN = "__params"
 LENGTH = "__length"
 
@@ -76,22 +78,25 @@ def with_state(rows: DataFrame, table: DataFrame | None, *, spec: JobSpec, confi
         config_hash: of this job.
     """
     if table is None:
-        return rows.withColumn(STATE, sql.lit(NEW)).withColumn(OLD_BUCKET, sql.lit(None).cast("int"))
+        fresh = rows.withColumn(STATE, sql.lit(NEW)).withColumn(OLD_BUCKET, sql.lit(None).cast("int"))
+        return fresh.withColumn(DOUBLED, sql.lit(False))
     old = table.select(
         sql.col("row_key"),
         sql.col("input_hash").alias("__old_input"),
         sql.col("config_hash").alias("__old_config"),
         sql.col("error_code").isNotNull().alias("__old_failed"),
         sql.col("bucket").alias("__from_bucket"),
+        sql.struct("inferred_at", "run_id").alias("__age"),
     )
     is_same = (sql.col("__old_input") == sql.col("input_hash")) & (sql.col("__old_config") == sql.lit(config_hash))
     if spec.mode == "append":
         old = old.where(sql.col("__old_config") == sql.lit(config_hash)).withColumn(
             "input_hash", sql.col("__old_input")
         )
-        joined = rows.join(old.dropDuplicates(["row_key", "input_hash"]), ["row_key", "input_hash"], "left")
+        only = old.dropDuplicates(["row_key", "input_hash"]).withColumn(DOUBLED, sql.lit(False))
+        joined = rows.join(only, ["row_key", "input_hash"], "left")
     else:
-        joined = rows.join(old.dropDuplicates(["row_key"]), "row_key", "left")
+        joined = rows.join(_newest(old), "row_key", "left")
     again = sql.lit(REPLACE if spec.retry_failed else FAILED_BEFORE)
     state = (
         sql.when(sql.col("__old_config").isNull(), NEW)
@@ -101,12 +106,27 @@ def with_state(rows: DataFrame, table: DataFrame | None, *, spec: JobSpec, confi
     )
     old_bucket = sql.when(sql.col(STATE) == REPLACE, sql.col("__from_bucket"))
     known = joined.withColumn(STATE, state).withColumn(OLD_BUCKET, old_bucket)
-    return known.drop("__old_input", "__old_config", "__old_failed", "__from_bucket")
+    known = known.withColumn(DOUBLED, sql.coalesce(DOUBLED, sql.lit(False)))
+    return known.drop("__old_input", "__old_config", "__old_failed", "__from_bucket", "__age")
+
+
+def _newest(old: DataFrame) -> DataFrame:
+    """One row a key, the newest where there are two; which one that is every job sees alike."""
+    values = [name for name in old.columns if name not in ("row_key", "__age")]
+    by_key = old.groupBy("row_key").agg(
+        sql.max(sql.struct("__age", *values)).alias("newest"), (sql.count(sql.lit(1)) > 1).alias(DOUBLED)
+    )
+    return by_key.select("row_key", *[sql.col(f"newest.{name}").alias(name) for name in values], DOUBLED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """How the source's rows stand to the table; ``doubtful`` are those that the caller asked to be counted so."""
+    """How the source's rows stand to the table.
+
+    Attributes:
+        doubtful: those that the caller asked to be counted so.
+        doubled: those whose key the table has twice.
+    """
 
     source_rows: int
     new: int
@@ -114,6 +134,7 @@ class Survey:
     already_done: int
     failed_before: int
     doubtful: int = 0
+    doubled: int = 0
 
     @property
     def pending(self) -> int:
@@ -139,6 +160,7 @@ def survey(states: DataFrame, *, spec: JobSpec, doubtful: Column | None = None) 
         sql.count_distinct(sql.col("row_key")).alias("keys"),
         *(_count_of(state) for state in (NEW, REPLACE, DONE, FAILED_BEFORE)),
         sql.count(sql.when(sql.lit(False) if doubtful is None else doubtful, 1)).alias("doubtful"),
+        sql.count(sql.when(sql.col(DOUBLED), 1)).alias("doubled"),
     ).collect()[0]
     if counts["nulls"]:
         raise NullKey(
@@ -154,6 +176,7 @@ def survey(states: DataFrame, *, spec: JobSpec, doubtful: Column | None = None) 
         already_done=counts[DONE],
         failed_before=counts[FAILED_BEFORE],
         doubtful=counts["doubtful"],
+        doubled=counts["doubled"],
     )
 
 

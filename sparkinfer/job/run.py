@@ -175,7 +175,8 @@ def run(
                     buckets=buckets,
                     increment=job.increment,
                 )
-            commits = work(job, compared, reporter, record) if compared.survey.pending else []
+            is_done = not compared.survey.pending and not compared.survey.doubled
+            commits = [] if is_done else work(job, compared, reporter, record)
             result = record.result = result_of(job, compared, commits, seconds=time.monotonic() - started)
     except DeadlineReached as error:
         raise DeadlineReached(f"{error.message} {reporter.look().what_is_left(name)}") from error

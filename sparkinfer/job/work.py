@@ -97,6 +97,9 @@ def work(job: Job, compared: Comparison, reporter: ProgressReporter, record: Rec
             doubles=partial(chunks.doubles, job.sink) if job.spec.mode == "latest" else None,
         )
 
+        if compared.survey.doubled:
+            committer.settle()
+
         def commit(staged: StagedBucket) -> None:
             if not commits:
                 record.samples = chunks.samples(staged)

@@ -76,6 +76,29 @@ def test_a_new_key_that_two_jobs_give_different_inputs_stands_once(job: Any, bas
     assert [row.input_hash for row in job.rows()] == list(map(input_hash_of, ours))
 
 
+def test_a_key_left_twice_by_a_job_that_was_killed_before_it_settled_is_settled_by_the_next(job: Any) -> None:
+    ids = range(3)
+    ours = texts_of_bucket(0, whose="our", number=len(ids))
+    theirs = texts_of_bucket(1, whose="their", number=len(ids))
+    source, other = (job.frame(list(zip(ids, texts, strict=True))) for texts in (ours, theirs))
+
+    class Killed(MeddlingSink):
+        def remove(self, *arguments: Any) -> None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        job.run(source, into=Killed(job.spark, job.into, lambda: job.run(other)))
+    assert [row.id for row in job.rows()] == [0, 0, 1, 1, 2, 2], "this is what the next job finds"
+    asked = len(job.requests())
+
+    result = job.run(other)
+    assert (result.rows, result.already_done) == (0, len(ids))
+    rows = job.rows()
+    assert [row.id for row in rows] == list(ids)
+    assert {row.input_hash for row in rows} == set(map(input_hash_of, theirs)), "answered later than ours"
+    assert len(job.requests()) == asked
+
+
 def test_a_commit_that_fails_for_good_keeps_the_answers_for_the_next_run(job: Any) -> None:
     source = job.frame([(i, f"text {i}") for i in range(8)])
 

@@ -191,7 +191,7 @@ def object_store(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     store = PyFileSystem(FSSpecHandler(LikeAnObjectStore()))
     monkeypatch.setattr(staging_module, "file_system", lambda path: (store, path))
     waited: list[float] = []
-    monkeypatch.setattr(module.time, "sleep", waited.append)
+    monkeypatch.setattr(module, "_pause", waited.append)
     return waited
 
 
@@ -229,6 +229,6 @@ def test_of_two_runs_that_claim_at_once_one_gets_it(
     kill(tmp_path, "dead")
     job = tmp_path / "dead" / JOB_FILE
     theirs = json.dumps({**json.loads(job.read_text()), "run_id": "faster", "pid": os.getpid()})
-    monkeypatch.setattr(module.time, "sleep", lambda seconds: job.write_text(theirs))
+    monkeypatch.setattr(module, "_pause", lambda seconds: job.write_text(theirs))
     assert make(tmp_path, "heir").harvest() == []
     assert job.read_text() == theirs
