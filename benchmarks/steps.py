@@ -1,0 +1,94 @@
+"""What a step of the sample model costs by its kind: forward alone, best and median of five, no scheduling and no sampling.
+
+``--compiled`` takes the in-place modules back and lets torch.compile have the decoder layers, to see whether that pays.
+
+    python benchmarks/steps.py [--threads 2] [--compiled]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from typing import Any
+
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the engine process has it, before torch is imported
+
+import torch
+
+from sparkinfer.config.settings import EngineSettings
+from sparkinfer.config.specs import EngineSpec
+from sparkinfer.engine.attention import hook
+from sparkinfer.engine.attention.base import PackedBatch, pack
+from sparkinfer.engine.base import EngineRequest
+from sparkinfer.engine.create import create_engine
+from sparkinfer.engine.plan import PlannedSequence
+from sparkinfer.engine.sequence import Sequence
+from sparkinfer.model import fetch, resolve
+from sparkinfer.types import SamplingParams
+
+BLOCK = 16
+#: Name -> sequences, tokens there already, tokens of this step.
+STEPS = {
+    "prefill 8 x 256": (8, 0, 256),
+    "decode 64 rows": (64, 300, 1),
+    "decode 16 rows": (16, 300, 1),
+    "decode 2 rows": (2, 300, 1),
+}
+
+
+def batch_of(rows: int, before: int, tokens: int) -> PackedBatch:
+    """One step's batch, a row after the other in the pool."""
+    items, block = [], 0
+    for number in range(rows):
+        ids = [(7 * number + place) % 40_000 + 5 for place in range(before + tokens)]
+        sequence = Sequence.from_request(EngineRequest(request_id=number, prompt_ids=ids, sampling=SamplingParams()))
+        needed = -(-len(ids) // BLOCK)
+        sequence.block_ids = list(range(block, block + needed))
+        block += needed
+        items.append(PlannedSequence(sequence, before, tokens, True))
+    return pack(items, BLOCK)
+
+
+def measure(runner: Any, title: str) -> None:
+    """Print a line a step."""
+    for name, shape in STEPS.items():
+        batch, seconds = batch_of(*shape), []
+        for _ in range(5):
+            start = time.perf_counter()
+            runner.logits(batch)
+            seconds.append(time.perf_counter() - start)
+        print(
+            f"{title:10s} {name:16s} best {min(seconds) * 1e3:7.1f} ms  median {sorted(seconds)[2] * 1e3:7.1f} ms",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Load the sample model and measure."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--compiled", action="store_true")
+    asked = parser.parse_args()
+    ref = resolve("sample")
+    spec = EngineSpec(model=ref, dtype="fp32", fallback=False, settings=EngineSettings(threads=asked.threads))
+    engine: Any = create_engine(spec, fetch(ref))
+    runner = engine._runner
+    measure(runner, "as it is")
+    if not asked.compiled:
+        return
+    for module in runner._model.modules():
+        if "forward" in vars(module):
+            del module.forward
+    measure(runner, "plain")
+    hook.AttentionInterface.register(hook.IMPLEMENTATION, torch.compiler.disable(hook._attention))
+    start = time.perf_counter()
+    for layer in runner._model.model.layers:
+        layer.compile(dynamic=True)
+    runner.logits(batch_of(*STEPS["decode 16 rows"]))
+    print(f"compiling took {time.perf_counter() - start:.0f} s")
+    measure(runner, "compiled")
+
+
+if __name__ == "__main__":
+    main()
