@@ -100,7 +100,9 @@ class PackedRunner:
 
 def _after_guesses(logits: torch.Tensor, drafts: list[tuple[int, ...]]) -> tuple[torch.Tensor, list[int]]:
     """Of each sequence's rows (its own and one for each guess) the one after its last right guess, and how many were right."""
-    best = logits.argmax(1).tolist()
+    values, ids = logits.max(1)
+    # An id that won by a logit that is no number is no token; the sampler looks at that row and says so.
+    best = torch.where(values.isfinite(), ids, -1).tolist()
     rows, accepted, first = [], [], 0
     for draft in drafts:
         right = 0

@@ -172,7 +172,7 @@ class Scheduler:
             self._preempt(victim)
             if victim is sequence:
                 return False
-        if missing:
+        if missing > 0:
             sequence.block_ids += self.pool.allocate(missing)
         return True
 
@@ -182,15 +182,16 @@ class Scheduler:
             if room < left:
                 return
             sequence = item.sequence
-            if (most := min(room // left, self._room_for_guesses(sequence))) < 1:
+            if (most := min(room // left, self._most_guesses(sequence))) < 1:
                 continue
             if sequence.guesses is None:
                 sequence.guesses = Guesses(sequence.token_ids)
-            item.draft = sequence.guesses.next(most)
+            draft = sequence.guesses.next(most)
+            item.draft = draft[: self._places_for(sequence, len(draft))]
             room -= len(item.draft)
 
-    def _room_for_guesses(self, sequence: Sequence) -> int:
-        """Guesses that the sequence's blocks and its longest answer have room for; none where the best token is not taken."""
+    def _most_guesses(self, sequence: Sequence) -> int:
+        """Guesses that the longest answer has room for; none where the best token is not simply taken."""
         sampling = sequence.request.sampling
         is_plain = sampling.repetition_penalty == 1.0 or (
             sampling.repetition_penalty is None and self._default_is_plain
@@ -198,11 +199,14 @@ class Scheduler:
         is_best = sampling.is_greedy and is_plain and not (sampling.presence_penalty or sampling.frequency_penalty)
         if not is_best or sequence.trie is not None or sampling.logprobs is not None:
             return 0
-        most = min(MOST, sampling.max_tokens - sequence.num_generated - 1)
-        missing = self.pool.blocks_for(len(sequence.token_ids) + most) - len(sequence.block_ids)
+        return min(MOST, sampling.max_tokens - sequence.num_generated - 1)
+
+    def _places_for(self, sequence: Sequence, guesses: int) -> int:
+        """Places behind the sequence's tokens, with blocks that nobody needs where so many guesses take more."""
+        missing = self.pool.blocks_for(len(sequence.token_ids) + guesses) - len(sequence.block_ids)
         if 0 < missing < self.pool.num_free - self._reserve - len(self.running):
             sequence.block_ids += self.pool.allocate(missing)
-        return min(most, len(sequence.block_ids) * self.pool.block_size - len(sequence.token_ids))
+        return len(sequence.block_ids) * self.pool.block_size - len(sequence.token_ids)
 
     def _plan_prefill(
         self, sequence: Sequence, budget: int, decodes: list[PlannedSequence], prefills: list[PlannedSequence]

@@ -30,24 +30,20 @@ def read(work: Work, output: TokenOutput) -> Completion | None:
     assert work.stream is not None, "only prepared work reaches the engine: this is a bug"
     assert work.prompt is not None, "only prepared work reaches the engine: this is a bug"
     work.cached_tokens = max(work.cached_tokens, output.cached_tokens)
-    work.num_tokens += len(output.token_ids)
     work.logprobs.extend(output.logprobs or ())
-    usage = Usage(
-        prompt_tokens=len(work.prompt.ids), cached_tokens=work.cached_tokens, completion_tokens=work.num_tokens
-    )
     if output.error is not None:
-        return replace(work.failed(*output.error), usage=usage)
+        return replace(work.failed(*output.error), usage=_usage(work))
     try:
         is_stopped = work.stream.push(output.token_ids)
         if not is_stopped and output.finish_reason is None:
             return None
         answer = work.stream.close(FinishReason.STOP if is_stopped else output.finish_reason or FinishReason.STOP)
     except RowError as error:
-        return replace(work.failed(error.code, error.message), usage=usage)
+        return replace(work.failed(error.code, error.message), usage=_usage(work))
     except Exception as error:  # one row's text must not end the others
         _LOG.exception("Reading an answer failed.")
         return replace(
-            work.failed(InferenceFailed.code, f"The row's answer could not be read: {error!r}."), usage=usage
+            work.failed(InferenceFailed.code, f"The row's answer could not be read: {error!r}."), usage=_usage(work)
         )
     return Completion(
         row=work.request.row,
@@ -56,9 +52,15 @@ def read(work: Work, output: TokenOutput) -> Completion | None:
         raw_text=answer.raw_text,
         warnings=answer.warnings,
         finish_reason=answer.finish_reason,
-        usage=usage,
+        usage=_usage(work),
         logprobs=tuple(work.logprobs) if work.prompt.sampling.logprobs is not None else None,
     )
+
+
+def _usage(work: Work) -> Usage:
+    prompt_tokens = 0 if work.prompt is None else len(work.prompt.ids)
+    completion_tokens = 0 if work.stream is None else work.stream.num_ids
+    return Usage(prompt_tokens=prompt_tokens, cached_tokens=work.cached_tokens, completion_tokens=completion_tokens)
 
 
 def may_be_kept(completion: Completion) -> bool:

@@ -70,7 +70,6 @@ class Work:
     began: float | None = None
     prompt: Prompt | None = None
     stream: OutputText | None = None
-    num_tokens: int = 0
     cached_tokens: int = 0
     logprobs: list[float] = field(default_factory=list)
     is_done: bool = False
@@ -83,7 +82,7 @@ class Work:
         self.retries += 1
         self.attempt += 1
         self.stream = self.session.text.stream(self.prompt)
-        self.num_tokens, self.cached_tokens = 0, 0
+        self.cached_tokens = 0
         self.logprobs = []
         self.is_done = False
 

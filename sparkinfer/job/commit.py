@@ -76,6 +76,8 @@ class Committer:
         self._doubles = doubles
         self._pause = pause
         self._last = snapshot.version
+        #: A version without the rows that were last taken out; None while none were.
+        self.settled: int | None = None
         # Once another writer was seen, the rows of later buckets were compared with an older table: they are compared again.
         self._is_alone = True
 
@@ -115,8 +117,8 @@ class Committer:
             CommitFailed: it lost too often against other writers.
         """
         if self._doubles is not None:
+            self._is_alone = False  # what others committed since the snapshot is looked at before the first bucket is
             self._settle(None, self._newest(self._snapshot).version, self._doubles)
-            self._last = self._newest(self._snapshot).version
 
     def _compared_again(self, staged: StagedBucket) -> tuple[TableFacts, StagedBucket]:
         """The newest table, and what of the bucket it does not have."""
@@ -160,6 +162,7 @@ class Committer:
                 self._wait(attempt)
                 version = self._newest(self._snapshot).version
             else:
+                self.settled = self._newest(self._snapshot).version
                 return
         raise CommitFailed(
             f"Keys stand twice in {self._sink.table}, written by two jobs at once, and the older rows "

@@ -98,7 +98,8 @@ def work(job: Job, compared: Comparison, reporter: ProgressReporter, record: Rec
         )
 
         if compared.survey.doubled:
-            committer.settle()
+            with job.deadline.over(tag.cancel):
+                committer.settle()
 
         def commit(staged: StagedBucket) -> None:
             if not commits:
@@ -121,6 +122,8 @@ def work(job: Job, compared: Comparison, reporter: ProgressReporter, record: Rec
             version = max((c.version for c in commits if c.version is not None), default=None)
             if shared is not None and version is not None:
                 shared.add(job.sink, version, staging)
+        if committer.settled is not None:
+            commits.append(Committed(bucket=-1, version=committer.settled, counts=Counts(), attempts=1))
         reporter.watch(tuple, lambda: None)
     reporter.phase("done")
     return commits

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 from pathlib import Path
 
-from sparkinfer.errors import ModelNotFound
+from sparkinfer.errors import ModelError, ModelNotFound
 from sparkinfer.model import fingerprint, gguf, hub, registry, sample
 from sparkinfer.model.folder import check_folder, check_not_gguf_shard, weight_files
 from sparkinfer.model.uri import ModelUri, parse
 from sparkinfer.types import ModelRef
+
+_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG, errno.ELOOP, errno.EACCES, errno.EPERM)
 
 
 def resolve(
@@ -33,11 +36,12 @@ def resolve(
     try:
         return _pinned(uri, trust_remote_code=trust_remote_code, tracking_uri=tracking_uri, registry_uri=registry_uri)
     except OSError as error:
-        raise ModelNotFound(
-            f"The model {uri[:200]!r} cannot be read: {error.strerror or error}"
-            f"{f' ({str(error.filename)[:200]})' if error.filename else ''}. "
-            "Check its spelling, and that the user who runs the driver may read it."
-        ) from error
+        place = f" ({str(error.filename)[:200]})" if error.filename else ""
+        what = f"The model {uri[:200]!r} cannot be read: {error.strerror or error}{place}."
+        if error.errno in _NOT_THERE:
+            advice = "Check its spelling, and that the user who runs the driver may read it."
+            raise ModelNotFound(f"{what} {advice}") from error
+        raise ModelError(f"{what} Look at the disk or mount, and try again.") from error
 
 
 def _pinned(uri: str, *, trust_remote_code: bool, tracking_uri: str | None, registry_uri: str | None) -> ModelRef:

@@ -54,6 +54,11 @@ class OutputText:
         self._watch = StopStrings(stop) if stop and choices is None else None
         self._stopped = False
 
+    @property
+    def num_ids(self) -> int:
+        """Ids taken in: none beyond the one that completed a stop string."""
+        return len(self._ids)
+
     def push(self, ids: Sequence[int]) -> bool:
         """Take new ids; True once a stop string is found, and then the engine has to finish the request."""
         for token_id in ids:

@@ -1,6 +1,7 @@
 """What an attention kernel is asked: one packed batch, layer by layer, over a pool of KV blocks.
 
     BLOCK   ``block_size`` tokens of one sequence in one layer: K ``[kv_heads, block_size, k_dim]``, V likewise with ``v_dim``
+            (a kernel may keep a block's elements in another order; then only it reads them)
     POOL    all blocks of one layer: K ``[num_blocks, kv_heads, block_size, k_dim]``
     SLOT    the place of one token: ``block_id * block_size + offset``
     TABLE   per sequence the ids of its blocks; position ``p`` stands in ``table[p // block_size]``

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 from pathlib import Path
@@ -95,10 +96,14 @@ def _array(tensor: torch.Tensor) -> np.ndarray:
 
 
 def _use_compile_cache() -> None:
-    """Keep compiled kernels in the user's cache, so that the second start compiles nothing (also where the code is read-only)."""
+    """Keep compiled kernels in the user's cache, so that the second start compiles nothing (also where the code is read-only).
+
+    numba looks whether a kernel's own file has changed; what the kernel is made of lies in another one, and names the folder.
+    """
     if "NUMBA_CACHE_DIR" not in os.environ:
         base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-        os.environ["NUMBA_CACHE_DIR"] = str(base / "sparkinfer" / "numba")
+        digest = hashlib.sha256(Path(__file__).with_name("simd.py").read_bytes()).hexdigest()
+        os.environ["NUMBA_CACHE_DIR"] = str(base / "sparkinfer" / "numba" / digest[:12])
     import numba
 
     numba.config.reload_config()

@@ -105,19 +105,19 @@ def _add_block(acc, first, rows, weights, at, width, values, value, count):  # t
             left = rows - r
             place = ((first + r) * dim + lane, dim, at + r * width, width, value + lane, dim)
             if not is_wide:
-                simd.add_values(acc, weights, values, place, count, _ZERO, 1, 1)
+                simd.add_values(acc, weights, values, place, count, 1, 1)
                 r += 1
             elif left == 4 or left > 6:
-                simd.add_values(acc, weights, values, place, count, _ZERO, 4, LANES)
+                simd.add_values(acc, weights, values, place, count, 4, LANES)
                 r += 4
             elif left >= 3:
-                simd.add_values(acc, weights, values, place, count, _ZERO, 3, LANES)
+                simd.add_values(acc, weights, values, place, count, 3, LANES)
                 r += 3
             elif left == 2:
-                simd.add_values(acc, weights, values, place, count, _ZERO, 2, LANES)
+                simd.add_values(acc, weights, values, place, count, 2, LANES)
                 r += 2
             else:
-                simd.add_values(acc, weights, values, place, count, _ZERO, 1, LANES)
+                simd.add_values(acc, weights, values, place, count, 1, LANES)
                 r += 1
         lane += LANES if is_wide else 1
 

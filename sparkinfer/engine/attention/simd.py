@@ -47,7 +47,7 @@ def _scores(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
 
 def _add_values(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     acc, weights, values, at, count = arguments[:5]
-    rows, lanes = (signature.args[i].literal_value for i in (6, 7))
+    rows, lanes = (signature.args[i].literal_value for i in (5, 6))
     (a, a_step), (w, w_step), (v, v_step) = _pairs(builder, at)
     target = _data(context, builder, signature.args[0], acc)
     sums = _outer_sums(
@@ -130,28 +130,26 @@ def _prefetch(context: Any, builder: Any, signature: Any, arguments: Any) -> Any
     return context.get_dummy_value()
 
 
-def _eight(generate: Any) -> Any:
-    def typed(typingctx, a, b, c, at, count, factor, rows, lanes):  # type: ignore[no-untyped-def]
-        return types.void(a, b, c, at, count, factor, rows, lanes), generate
-
-    return intrinsic(prefer_literal=True)(typed)
+def _typed_scores(typingctx, out, query, keys, at, dim, scaling, rows, lanes):  # type: ignore[no-untyped-def]
+    return types.void(out, query, keys, at, dim, scaling, rows, lanes), _scores
 
 
-def _three(generate: Any) -> Any:
-    def typed(typingctx, array, at, count):  # type: ignore[no-untyped-def]
-        return types.void(array, at, count), generate
+def _typed_add_values(typingctx, acc, weights, values, at, count, rows, lanes):  # type: ignore[no-untyped-def]
+    return types.void(acc, weights, values, at, count, rows, lanes), _add_values
 
-    return intrinsic(typed)
+
+def _typed_prefetch(typingctx, array, at, count):  # type: ignore[no-untyped-def]
+    return types.void(array, at, count), _prefetch
 
 
 #: scores(out, query, keys, at, dim, scaling, rows, lanes):
 #: out[o + r * os + n] = scaling * sum over d < dim of query[q + r * qs + d] * keys[k + d * ks + n].
 #: Arrays are contiguous and float32, indexed as if flat; ``at`` is (o, os, q, qs, k, ks); ``rows`` and ``lanes`` are literals.
-scores: Any = _eight(_scores)
+scores: Any = intrinsic(prefer_literal=True)(_typed_scores)
 
-#: add_values(acc, weights, values, at, count, unused, rows, lanes):
+#: add_values(acc, weights, values, at, count, rows, lanes):
 #: acc[a + r * as + n] += sum over t < count of weights[w + r * ws + t] * values[v + t * vs + n]; ``at`` is (a, as, w, ws, v, vs).
-add_values: Any = _eight(_add_values)
+add_values: Any = intrinsic(prefer_literal=True)(_typed_add_values)
 
 #: prefetch(array, at, count): ask for array[at : at + count], so that a later read finds it in the cache; an instruction a line.
-prefetch: Any = _three(_prefetch)
+prefetch: Any = intrinsic(_typed_prefetch)

@@ -96,10 +96,14 @@ def test_where_the_best_token_is_not_simply_taken_nothing_is_guessed(asked: dict
 
 
 def test_a_step_that_fails_with_guesses_is_run_again_without() -> None:
-    engine = engine_of(guess_tokens=8, vocabulary=2, memory_tokens=1)
-    asked = request(0, [0, 1, 0, 1], max_tokens=12)
+    engine = engine_of(guess_tokens=8, vocabulary=2)
+    asked = request(0, repeating(), max_tokens=60)
     engine.add(asked)
-    assert answer_of(drain(engine)[0]) == expected_answer(asked, runner_of(engine))
+    outputs = engine.step()  # the prompt is through
+    runner_of(engine)._memory_tokens = 1
+    outputs += drain(engine)[0]
+    assert answer_of(outputs) == expected_answer(asked, runner_of(engine))
+    assert engine.stats()["failed_steps"] > 0, "each time that the budget has grown again"
 
 
 def test_a_guess_that_poisons_a_step_costs_no_row() -> None:

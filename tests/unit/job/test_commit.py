@@ -42,9 +42,10 @@ class Stage:
         keys = pq.read_table(staged.rows.path)["row_key"].to_pylist()
         return self.rows([key for key in keys if key not in have], bucket=staged.bucket)
 
-    def doubles(self, staged: StagedBucket, version: int) -> StagedRows | None:
-        """Of keys of the bucket that stand twice all but the row with the last answer."""
-        keys = set(pq.read_table(staged.rows.path)["row_key"].to_pylist())
+    def doubles(self, staged: StagedBucket | None, version: int) -> StagedRows | None:
+        """Of keys of the bucket (of no bucket: of any) that stand twice all but the row with the last answer."""
+        everything = set(keys_of(self._sink))
+        keys = everything if staged is None else set(pq.read_table(staged.rows.path)["row_key"].to_pylist())
         rows = [row for row in self._sink.to_arrow().to_pylist() if row["row_key"] in keys]
         newest = {row["row_key"]: row["answer"] for row in sorted(rows, key=lambda row: str(row["answer"]))}
         old = [row for row in rows if row["answer"] != newest[row["row_key"]]]
@@ -241,6 +242,17 @@ def test_alone_nothing_is_compared_or_looked_for_again(
     for bucket in range(4):
         work.commit(stage.rows([f"key {bucket}"], bucket=bucket))
     assert (len(keys_of(sink)), stage.restaged) == (4, 0)
+
+
+def test_settling_what_was_found_hides_no_commit_of_another_job(sink: MemorySink, stage: Stage) -> None:
+    """Another job commits between the snapshot and the settling: the first bucket after it is compared again."""
+    committer(sink, stage, "first").commit(stage.rows(["old"], bucket=0, answer="x"))
+    late = committer(sink, stage, "late")
+    committer(sink, stage, "fast").commit(stage.rows(["a"], bucket=1))
+    late.settle()
+    assert late.commit(stage.rows(["a"], bucket=2)).version is None
+    assert keys_of(sink) == ["a", "old"]
+    assert stage.restaged == 1
 
 
 @pytest.mark.parametrize("losses", [1, MAX_ATTEMPTS])

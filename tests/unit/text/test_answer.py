@@ -25,6 +25,7 @@ def test_a_stop_string_ends_the_answer_before_it() -> None:
     assert output.push(BYTES.encode("ignored")) is True
     answer = output.close(FinishReason.LENGTH)
     assert (answer.result, answer.finish_reason) == ("yes ", FinishReason.STOP)
+    assert output.num_ids == len("yes ###"), "what came behind it in the same step is not counted"
 
 
 def test_what_is_found_does_not_depend_on_how_many_ids_a_step_brings() -> None:
