@@ -168,8 +168,7 @@ class PackedEngine:
         if _is_stop(sequence, token_id):
             return FinishReason.STOP
         sequence.token_ids.append(token_id)
-        if sequence.trie is not None and sequence.takes_forced:
-            sequence.token_ids += sequence.trie.forced(sequence.generated)
+        sequence.token_ids += sequence.forced()
         return self._finish_reason(sequence)
 
     def _finish_reason(self, sequence: Sequence) -> FinishReason | None:

@@ -66,10 +66,9 @@ class Scheduler:
     def add(self, request: EngineRequest) -> None:
         """Queue a request; one whose prompt does not fit the whole pool comes out of :meth:`unfit`."""
         sequence = Sequence.from_request(request)
-        if sequence.trie is not None and sequence.takes_forced:
-            beginning = sequence.trie.forced(())
-            # Of a single choice the last id is left to draw, so that its answer comes out of a step as all do.
-            sequence.token_ids += beginning[:-1] if sequence.trie.is_complete(beginning) else beginning
+        sequence.token_ids += sequence.forced()
+        if sequence.trie is not None and sequence.trie.is_complete(sequence.generated):
+            sequence.token_ids.pop()  # of a single choice the last id is left to draw: its answer comes out of a step as all do
         self._sequences[request.request_id] = sequence
         if self.pool.blocks_for(len(sequence.token_ids)) > self.pool.num_blocks:
             self._unfit.append(sequence)

@@ -78,10 +78,11 @@ class Sequence:
         """How many ids were generated so far."""
         return len(self.token_ids) - self.num_prompt
 
-    @property
-    def takes_forced(self) -> bool:
-        """Whether ids that leave nothing to decide take no step of their own; with log-probabilities each has its own."""
-        return self.trie is not None and self.request.sampling.logprobs is None
+    def forced(self) -> list[int]:
+        """The ids that must come next and take no step of their own; with log-probabilities each takes one, for it has its own."""
+        if self.trie is None or self.request.sampling.logprobs is not None:
+            return []
+        return self.trie.forced(self.generated)
 
     @property
     def num_uncomputed(self) -> int:

@@ -77,8 +77,7 @@ class Chunks:
         Returns:
             What was written: rows of each bucket that has some.
         """
-        open_rows = states.where(sql.col(p.STATE).isin(p.NEW, p.REPLACE)).drop(p.NULL_KEY, p.DOUBLED)
-        cut = open_rows.withColumn("bucket", p.bucket_column(self.buckets))
+        cut = p.open_rows(states).drop(p.NULL_KEY).withColumn("bucket", p.bucket_column(self.buckets))
         folder = self.staging.folder("pending")
         with translated("Staging the pending rows", place=folder):
             ordered = cut.repartition(self.buckets, "bucket").sortWithinPartitions("bucket", p.LENGTH)
@@ -113,8 +112,7 @@ class Chunks:
             rows = self.spark.read.parquet(staged.rows.path).drop(p.STATE, p.OLD_BUCKET)
             config_hash = self.udf.task.config_hash
             states = p.with_state(rows, sink.rows(snapshot.version), spec=self.spec, config_hash=config_hash)
-            left = states.where(sql.col(p.STATE).isin(p.NEW, p.REPLACE)).drop(p.DOUBLED)
-            return self._stage(left, staged.bucket, comparisons=staged.comparisons + 1)
+            return self._stage(p.open_rows(states), staged.bucket, comparisons=staged.comparisons + 1)
 
     def doubles(self, sink: Sink, staged: StagedBucket | None, version: int) -> StagedRows | None:
         """Rows of the table that are superseded: of those with a key that stands there twice, all but the newest.
@@ -128,7 +126,7 @@ class Chunks:
             table = sink.rows(version).select(*_NAMES_A_ROW, "inferred_at")
             if staged is not None:
                 table = table.join(self.spark.read.parquet(staged.rows.path).select("row_key"), "row_key", "left_semi")
-            newest_first = Window.partitionBy("row_key").orderBy(sql.desc("inferred_at"), sql.desc("run_id"))
+            newest_first = Window.partitionBy("row_key").orderBy(p.row_age().desc())
             ranked = table.withColumn("__rank", sql.row_number().over(newest_first))
             folder = self.staging.folder(f"doubles-{version}", 0 if staged is None else staged.bucket)
             ranked.where("__rank > 1").select(*_NAMES_A_ROW).write.mode("overwrite").parquet(folder)

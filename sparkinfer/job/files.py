@@ -38,10 +38,10 @@ def is_missing(error: OSError) -> bool:
     return isinstance(error, FileNotFoundError) or error.errno == errno.ENOENT
 
 
-def write(fs: FileSystem, path: str, content: bytes) -> None:
-    """Put a file down whole, over an older one."""
+def write(fs: FileSystem, path: str, value: dict[str, Any]) -> None:
+    """Put a small JSON object down whole, over an older one."""
     with fs.open_output_stream(f"{path}.new") as stream:
-        stream.write(content)
+        stream.write(json.dumps(value).encode())
     fs.move(f"{path}.new", path)
 
 

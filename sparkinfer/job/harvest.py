@@ -6,7 +6,6 @@ into the dead one's job file and looks again after a moment whose name stands th
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
@@ -72,7 +71,7 @@ class Harvest:
     def beat(self) -> None:
         """What was claimed where it lies is still this run's (or let go of with it)."""
         for folder in self._in_place:
-            write(self._fs, f"{folder}/{JOB_FILE}", json.dumps(self._own()).encode())
+            write(self._fs, f"{folder}/{JOB_FILE}", self._own())
 
     def remove(self) -> None:
         """What was claimed where it lies is used up; the rest goes with the run's own folder."""
@@ -94,7 +93,7 @@ class Harvest:
     def _claim_in_place(self, folder: str) -> bool:
         own = self._own()
         try:
-            write(self._fs, f"{folder}/{JOB_FILE}", json.dumps(own).encode())
+            write(self._fs, f"{folder}/{JOB_FILE}", own)
         except OSError as error:
             _LOG.warning("The answers that a dead run left in %s cannot be claimed: %s", folder, error)
             return False

@@ -86,7 +86,7 @@ def with_state(rows: DataFrame, table: DataFrame | None, *, spec: JobSpec, confi
         sql.col("config_hash").alias("__old_config"),
         sql.col("error_code").isNotNull().alias("__old_failed"),
         sql.col("bucket").alias("__from_bucket"),
-        sql.struct("inferred_at", "run_id").alias("__age"),
+        row_age().alias("__age"),
     )
     is_same = (sql.col("__old_input") == sql.col("input_hash")) & (sql.col("__old_config") == sql.lit(config_hash))
     if spec.mode == "append":
@@ -110,8 +110,18 @@ def with_state(rows: DataFrame, table: DataFrame | None, *, spec: JobSpec, confi
     return known.drop("__old_input", "__old_config", "__old_failed", "__from_bucket", "__age")
 
 
+def row_age() -> Column:
+    """Of two rows of a table with one key the newer is the greater by this; every job takes the same one for the newest."""
+    return sql.struct("inferred_at", "run_id")
+
+
+def open_rows(states: DataFrame) -> DataFrame:
+    """Of rows with their states those that need an answer."""
+    return states.where(sql.col(STATE).isin(NEW, REPLACE)).drop(DOUBLED)
+
+
 def _newest(old: DataFrame) -> DataFrame:
-    """One row a key, the newest where there are two; which one that is every job sees alike."""
+    """One row a key, the newest where there are two."""
     values = [name for name in old.columns if name not in ("row_key", "__age")]
     by_key = old.groupBy("row_key").agg(
         sql.max(sql.struct("__age", *values)).alias("newest"), (sql.count(sql.lit(1)) > 1).alias(DOUBLED)

@@ -17,7 +17,6 @@ The root of a path table is ``<table>/_sparkinfer``: Delta's readers and VACUUM 
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import os
 import tempfile
@@ -79,7 +78,8 @@ class Staging:
     def __init__(self, root: str, *, run_id: str, config_hash: str) -> None:
         self.path = f"{root}/{run_id}"
         self._fs, self._folder = file_system(self.path)
-        self._root, self._run_id, self._config_hash = root, run_id, config_hash
+        self._root, self._root_inside = root, self._folder.removesuffix(f"/{run_id}")
+        self._run_id, self._config_hash = run_id, config_hash
         self._state = "running"
         try:
             for part in ("progress", "harvest"):
@@ -87,7 +87,7 @@ class Staging:
             self._sign()
         except OSError as error:
             raise job_error(error, table=self.path, doing="Making the staging folder") from error
-        self._harvest = Harvest(self._fs, self._folder.removesuffix(f"/{run_id}"), self._folder, own=self._job)
+        self._harvest = Harvest(self._fs, self._root_inside, self._folder, own=self._job)
 
     def folder(self, part: str, bucket: int | None = None) -> str:
         """Path of a part as Spark opens it."""
@@ -159,10 +159,10 @@ class Staging:
         remove(self._fs, self._folder)
 
     def _as_spark_opens(self, folder: str) -> str:
-        return f"{self._root}{folder.removeprefix(self._folder.removesuffix(f'/{self._run_id}'))}"
+        return f"{self._root}{folder.removeprefix(self._root_inside)}"
 
     def _sign(self) -> None:
-        write(self._fs, f"{self._folder}/{JOB_FILE}", json.dumps(self._job()).encode())
+        write(self._fs, f"{self._folder}/{JOB_FILE}", self._job())
 
     def _job(self) -> dict[str, Any]:
         return {

@@ -22,72 +22,56 @@ _CONTRACT = ("contract",)  # a product and a sum may become one instruction
 
 
 def _scores(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    out, query, keys, at, dim, scaling = arguments[:6]
+    dim, scaling = arguments[4:6]
     rows, lanes = (signature.args[i].literal_value for i in (6, 7))
-    (o, o_step), (q, q_step), (k, k_step) = _pairs(builder, at)
-    sums = _outer_sums(
-        builder,
-        dim,
-        rows,
-        lanes,
-        row=lambda r, d: _load(
-            builder, _data(context, builder, signature.args[1], query), _place(builder, q, q_step, r, d)
-        ),
-        vector=lambda d: _load(
-            builder, _data(context, builder, signature.args[2], keys), builder.add(k, builder.mul(d, k_step)), lanes
-        ),
-        start=lambda _: ir.Constant(ir.VectorType(_FLOAT, lanes), [0.0] * lanes),
-    )
+    out, query, keys = _operands(context, builder, signature, arguments)
+    zero = ir.Constant(ir.VectorType(_FLOAT, lanes), [0.0] * lanes)
+    sums = _outer_sums(builder, dim, lanes, query, keys, start=[zero] * rows)
     scale = _splat(builder, scaling, lanes)
-    target = _data(context, builder, signature.args[0], out)
-    for r in range(rows):
-        _store(builder, target, _place(builder, o, o_step, r), builder.fmul(builder.load(sums[r]), scale), lanes)
+    _store_rows(builder, out, [builder.fmul(builder.load(one), scale) for one in sums], lanes)
     return context.get_dummy_value()
 
 
 def _add_values(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-    acc, weights, values, at, count = arguments[:5]
+    count = arguments[4]
     rows, lanes = (signature.args[i].literal_value for i in (5, 6))
-    (a, a_step), (w, w_step), (v, v_step) = _pairs(builder, at)
-    target = _data(context, builder, signature.args[0], acc)
-    sums = _outer_sums(
-        builder,
-        count,
-        rows,
-        lanes,
-        row=lambda r, t: _load(
-            builder, _data(context, builder, signature.args[1], weights), _place(builder, w, w_step, r, t)
-        ),
-        vector=lambda t: _load(
-            builder, _data(context, builder, signature.args[2], values), builder.add(v, builder.mul(t, v_step)), lanes
-        ),
-        start=lambda r: _load(builder, target, _place(builder, a, a_step, r), lanes),
-    )
-    for r in range(rows):
-        _store(builder, target, _place(builder, a, a_step, r), builder.load(sums[r]), lanes)
+    acc, weights, values = _operands(context, builder, signature, arguments)
+    start = [_load(builder, acc[0], _place(builder, acc, r), lanes) for r in range(rows)]
+    sums = _outer_sums(builder, count, lanes, weights, values, start=start)
+    _store_rows(builder, acc, [builder.load(one) for one in sums], lanes)
     return context.get_dummy_value()
 
 
-def _outer_sums(builder: Any, count: Any, rows: int, lanes: int, *, row: Any, vector: Any, start: Any) -> list[Any]:
-    """``rows`` vectors in registers: start(r) + sum over i < count of row(r, i) * vector(i)."""
-    sums = [alloca_once_value(builder, start(r)) for r in range(rows)]
+def _outer_sums(builder: Any, count: Any, lanes: int, factors: Any, vectors: Any, *, start: list[Any]) -> list[Any]:
+    """Vectors in registers, one a row: start[r] + sum over i < count of factors[r, i] * vectors[i]."""
+    sums = [alloca_once_value(builder, value) for value in start]
+    data, at, step = vectors
     with for_range(builder, count) as loop:
-        loaded = vector(loop.index)
-        for r in range(rows):
-            factor = _splat(builder, row(r, loop.index), lanes)
+        loaded = _load(builder, data, builder.add(at, builder.mul(loop.index, step)), lanes)
+        for r, one in enumerate(sums):
+            place = builder.add(_place(builder, factors, r), loop.index)
+            factor = _splat(builder, _load(builder, factors[0], place), lanes)
             product = builder.fmul(factor, loaded, flags=_CONTRACT)
-            builder.store(builder.fadd(builder.load(sums[r]), product, flags=_CONTRACT), sums[r])
+            builder.store(builder.fadd(builder.load(one), product, flags=_CONTRACT), one)
     return sums
 
 
-def _pairs(builder: Any, at: Any) -> list[tuple[Any, Any]]:
-    numbers = [builder.extract_value(at, i) for i in range(6)]
-    return [(numbers[i], numbers[i + 1]) for i in (0, 2, 4)]
+def _operands(context: Any, builder: Any, signature: Any, arguments: Any) -> list[tuple[Any, Any, Any]]:
+    """The three arrays of a call: data, place of the first element, step from row to row."""
+    numbers = [builder.extract_value(arguments[3], i) for i in range(6)]
+    data = [_data(context, builder, signature.args[i], arguments[i]) for i in range(3)]
+    return list(zip(data, numbers[::2], numbers[1::2], strict=True))
 
 
-def _place(builder: Any, at: Any, step: Any, row: int, column: Any = None) -> Any:
-    place = builder.add(at, builder.mul(step, ir.Constant(step.type, row)))
-    return place if column is None else builder.add(place, column)
+def _place(builder: Any, operand: tuple[Any, Any, Any], row: int) -> Any:
+    """Where a row of an operand begins."""
+    _, at, step = operand
+    return builder.add(at, builder.mul(step, ir.Constant(step.type, row)))
+
+
+def _store_rows(builder: Any, operand: tuple[Any, Any, Any], rows: list[Any], lanes: int) -> None:
+    for r, value in enumerate(rows):
+        builder.store(value, _pointer(builder, operand[0], _place(builder, operand, r), lanes), align=4)
 
 
 def _data(context: Any, builder: Any, kind: Any, array: Any) -> Any:
@@ -102,10 +86,6 @@ def _pointer(builder: Any, data: Any, place: Any, lanes: int) -> Any:
 def _load(builder: Any, data: Any, place: Any, lanes: int = 0) -> Any:
     """A float, or a vector of ``lanes``, wherever it lies."""
     return builder.load(_pointer(builder, data, place, lanes), align=4)
-
-
-def _store(builder: Any, data: Any, place: Any, value: Any, lanes: int) -> None:
-    builder.store(value, _pointer(builder, data, place, lanes), align=4)
 
 
 def _splat(builder: Any, value: Any, lanes: int) -> Any:

@@ -44,6 +44,13 @@ def kill(root: Path, run_id: str) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "pid": ended.pid, "started": 1.0}))
 
 
+def leave_dead(root: Path) -> None:
+    """A run whose process died behind the answers of bucket 3."""
+    make(root, "dead")
+    leave_answers(root / "dead", 3)
+    kill(root, "dead")
+
+
 def test_a_dead_runs_whole_answers_are_harvested_once(tmp_path: Path) -> None:
     make(tmp_path, "dead")
     leave_answers(tmp_path / "dead", 3)
@@ -198,9 +205,7 @@ def object_store(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_where_folders_cannot_be_moved_a_dead_runs_answers_are_read_where_they_lie(
     tmp_path: Path, object_store: list[float]
 ) -> None:
-    make(tmp_path, "dead")
-    leave_answers(tmp_path / "dead", 3)
-    kill(tmp_path, "dead")
+    leave_dead(tmp_path)
     with staging_of(str(tmp_path), run_id="heir", config_hash="c1") as heir:
         assert heir.harvest() == [f"{tmp_path}/dead/answers/bucket=3"]
         assert object_store == [module._CLAIM_PAUSE_S]
@@ -212,9 +217,7 @@ def test_where_folders_cannot_be_moved_a_dead_runs_answers_are_read_where_they_l
 def test_what_was_claimed_where_it_lies_goes_to_the_next_run_when_its_heir_ends_badly(
     tmp_path: Path, object_store: list[float]
 ) -> None:
-    make(tmp_path, "dead")
-    leave_answers(tmp_path / "dead", 3)
-    kill(tmp_path, "dead")
+    leave_dead(tmp_path)
     for name in ("heir", "second heir"):
         with pytest.raises(KeyboardInterrupt), staging_of(str(tmp_path), run_id=name, config_hash="c1") as staging:
             assert staging.harvest() == [f"{tmp_path}/dead/answers/bucket=3"]
@@ -224,9 +227,7 @@ def test_what_was_claimed_where_it_lies_goes_to_the_next_run_when_its_heir_ends_
 def test_of_two_runs_that_claim_at_once_one_gets_it(
     tmp_path: Path, object_store: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    make(tmp_path, "dead")
-    leave_answers(tmp_path / "dead", 3)
-    kill(tmp_path, "dead")
+    leave_dead(tmp_path)
     job = tmp_path / "dead" / JOB_FILE
     theirs = json.dumps({**json.loads(job.read_text()), "run_id": "faster", "pid": os.getpid()})
     monkeypatch.setattr(module, "_pause", lambda seconds: job.write_text(theirs))
