@@ -70,7 +70,7 @@ def soak(folder: Path, *, seconds: float, rows: int, step_ms: int) -> list[str]:
         for (role, measure), (early, late) in growth.items()
         if late - early > allowed(role, measure)
     ]
-    return wrong + _missing(watch) + _order(folder, events) + _left()
+    return wrong + _missing(watch) + _order(folder, events) + [f"left behind: {what}" for what in leftovers()]
 
 
 def _missing(watch: Watch) -> list[str]:
@@ -102,13 +102,6 @@ def _order(folder: Path, events: list[dict[str, Any]]) -> list[str]:
     if served["urgent"] <= served["patient"]:
         wrong.append("the urgent job was not served first")
     return wrong
-
-
-def _left() -> list[str]:
-    until = time.monotonic() + 30
-    while (left := leftovers()) and time.monotonic() < until:
-        time.sleep(0.2)
-    return [f"left behind: {what}" for what in left]
 
 
 def _hear(driver: subprocess.Popen[str], events: list[dict[str, Any]]) -> None:

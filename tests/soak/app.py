@@ -25,7 +25,7 @@ def answer(spark: SparkSession, model: str, *, label: str, rows: int, partitions
     udf = llm_udf(model=model, prompt="Say {text}", max_tokens=16, priority=priority, fail_on_error=False)
     texts = spark.range(rows, numPartitions=partitions).select(sql.format_string(f"{label} %s", "id").alias("text"))
     found = texts.select(udf("text").alias("r")).agg(
-        sql.count("r.result").alias("answers"), sql.count("r.error_code").alias("failed")
+        sql.count("r.result").alias("answers"), sql.count("r.errorCode").alias("failed")
     )
     counts = found.collect()[0]
     assert (counts["answers"], counts["failed"]) == (rows, 0), counts

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 import psutil
 
+from tests.support.leftovers import engines
+
 ROLES = {"java": "driver JVM", "pyspark.daemon": "Python workers", "sparkinfer.host": "engine"}
 DRIVER = "driver"
 #: What is counted of each role; of several processes the sum.
@@ -60,15 +62,10 @@ class Watch:
     def _processes(self) -> list[psutil.Process]:
         try:
             driver = psutil.Process(self.pid)
-            below = driver.children(recursive=True)
-        except psutil.Error:
+            found = [driver, *driver.children(recursive=True), *(psutil.Process(engine.pid) for engine in engines())]
+        except psutil.Error:  # one ended just now: the next look sees the others
             return []
-        engines = [
-            p
-            for p in psutil.process_iter(["cmdline"])
-            if any("sparkinfer.host" in part for part in p.info["cmdline"] or ())
-        ]
-        return list({process.pid: process for process in (driver, *below, *engines)}.values())
+        return list({process.pid: process for process in found}.values())
 
 
 def allowed(role: str, measure: str) -> float:
