@@ -32,8 +32,8 @@ from tests.kills.trial import BUCKETS, Missed, Reference, begin, disturb, observ
 from tests.support.drivers import THRIFTY
 
 MASTERS = {"local": "local[2,4]", "local-cluster": "local-cluster[2,1,1024]"}
-#: Milliseconds of a batch; two executors take twice as long each.
-STEP_MS = 150
+#: Milliseconds of a batch, so that answers are still being made while the first tables are written; two executors take twice as long each.
+STEP_MS = 300
 
 
 class Matrix:
