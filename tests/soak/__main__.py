@@ -90,7 +90,7 @@ def _order(folder: Path, events: list[dict[str, Any]]) -> list[str]:
         event = json.loads(line)
         if event["event"] == "request" and begun <= event["time"] <= ended:
             for name in served:
-                served[name] += event["prompt"].startswith(f"Say {name}")
+                served[name] += f"Say {name} " in event["prompt"]
     print(
         f"\nwhile both jobs waited, the engine answered {served['urgent']} urgent and {served['patient']} patient rows"
     )
