@@ -33,7 +33,7 @@ from tests.support.drivers import THRIFTY
 
 MASTERS = {"local": "local[2,4]", "local-cluster": "local-cluster[2,1,1024]"}
 #: Milliseconds of a batch, so that answers are still being made while the first tables are written; two executors take twice as long each.
-STEP_MS = 300
+STEP_MS = 600
 
 
 class Matrix:
