@@ -17,15 +17,17 @@ if TYPE_CHECKING:
     from sparkinfer.job.status import status
     from sparkinfer.types import SamplingParams
     from sparkinfer.udf.functions import llm_udf
+    from sparkinfer.udf.lint import lint
     from sparkinfer.udf.session import session
 
 __version__ = "0.1.0"
 
-__all__ = ["SamplingParams", "errors", "llm_udf", "run", "session", "status"]
+__all__ = ["SamplingParams", "errors", "lint", "llm_udf", "run", "session", "status"]
 
 #: Public name -> the module that defines it.
 _HOMES = {
     "SamplingParams": "sparkinfer.types",
+    "lint": "sparkinfer.udf.lint",
     "llm_udf": "sparkinfer.udf.functions",
     "run": "sparkinfer.job.run",
     "session": "sparkinfer.udf.session",

@@ -34,7 +34,7 @@ def _modules_after(code: str) -> set[str]:
 
 
 def test_all_is_exactly_the_public_interface():
-    assert sparkinfer.__all__ == ["SamplingParams", "errors", "llm_udf", "run", "session", "status"]
+    assert sparkinfer.__all__ == ["SamplingParams", "errors", "lint", "llm_udf", "run", "session", "status"]
 
 
 def test_importing_the_package_imports_nothing_heavy():
