@@ -7,7 +7,6 @@ import os
 import socket
 import struct
 import threading
-from multiprocessing import connection as multiprocessing_connection
 from multiprocessing.connection import Connection
 from pathlib import Path
 
@@ -38,12 +37,16 @@ class Channel:
         """Connect to a listening socket.
 
         Raises:
-            ConnectionError: nobody listens there.
+            ConnectionError: nobody listens there, or so many wait already that nobody can be let in.
         """
-        try:
-            return cls(multiprocessing_connection.Client(str(path), family="AF_UNIX"))
-        except OSError as error:
-            raise ConnectionError(str(error)) from error
+        with socket.socket(socket.AF_UNIX) as knocking:
+            try:
+                knocking.settimeout(FRAME_TIMEOUT)
+                knocking.connect(str(path))
+            except OSError as error:
+                raise ConnectionError(str(error)) from error
+            knocking.setblocking(True)
+            return cls(Connection(knocking.detach()))
 
     @property
     def peer_uid(self) -> int:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from sparkinfer.config.specs import EngineSpec, TaskSpec
 from sparkinfer.errors import EngineDied, EngineTimeout, HostError, SparkInferError, by_code
@@ -20,7 +20,6 @@ from sparkinfer.host.place import Place
 from sparkinfer.types import Completion, Request
 
 _LOG = logging.getLogger(__name__)
-_HELLO_TIMEOUT = 30.0
 #: Seconds that a killed process may take until it is gone.
 _DYING = 1.0
 #: Hang-ups in a row without a completion and without a death of the engine, after which something else is wrong.
@@ -170,6 +169,11 @@ class _Line:
         self._inbox: queue.SimpleQueue[list[Completion] | Exception] = queue.SimpleQueue()
         self._put_back: list[Exception] = []
         self._channel = greet(engine, {"purpose": "task", "task": task.to_json(), "settings": spec.settings.to_dict()})
+        try:
+            self._wait_for_welcome()
+        except BaseException:
+            self._channel.close()
+            raise
         threading.Thread(target=self._read, name="completions", daemon=True).start()
 
     def send(self, frame: bytes) -> None:
@@ -193,24 +197,32 @@ class _Line:
         """Close; the reading thread ends by it."""
         self._channel.shut()
 
-    def _read(self) -> None:
+    def _wait_for_welcome(self) -> None:
+        """The kernel takes a connection for a process that is stopped; only its answer shows that it lives."""
+        message = frames.decode_control(self._next_frame())
+        if "code" in message:
+            raise _error_of(message)
+
+    def _next_frame(self) -> bytes:
+        """The engine says something every second; one that is silent for too long is ended."""
         quiet_s = 0.0  # counted in waits, not by the clock: a client that was itself stopped must not blame the engine
+        while (frame := self._channel.receive(1.0)) is None:
+            quiet_s += 1.0
+            if quiet_s > self._stall_timeout:
+                self._kill(f"no sign of life for {quiet_s:.0f} s")
+        return frame
+
+    def _read(self) -> None:
         try:
             while True:
-                frame = self._channel.receive(1.0)
-                quiet_s = 0.0 if frame is not None else quiet_s + 1.0
-                self._take(frame)
-                if quiet_s > self._stall_timeout:
-                    self._kill(f"no sign of life for {quiet_s:.0f} s")
+                self._take(self._next_frame())
         except Exception as error:
             # Whatever it is: a thread that ended unnoticed would leave its task waiting for ever.
             self._inbox.put(error)
         finally:
             self._channel.close()
 
-    def _take(self, frame: bytes | None) -> None:
-        if frame is None:
-            return
+    def _take(self, frame: bytes) -> None:
         if frame[:1] == frames.COMPLETIONS:
             self._inbox.put(frames.decode_completions(frame))
             return
@@ -220,30 +232,21 @@ class _Line:
         if message.get("busy_s", 0.0) > self._stall_timeout:
             self._kill(f"one step has taken {message['busy_s']:.0f} s")
 
-    def _kill(self, why: str) -> None:
+    def _kill(self, why: str) -> NoReturn:
         _LOG.warning("The engine (pid %d) hangs, %s; it is ended and started again.", self.engine.mark.pid, why)
         self.engine.mark.kill()
         raise ConnectionError(why)
 
 
 def greet(engine: RunningEngine, hello: dict[str, object]) -> Channel:
-    """Connect and say hello; the channel after the engine's answer.
+    """Connect and say hello.
 
     Raises:
         ConnectionError: it is gone.
-        SparkInferError: it refused, with its own words.
     """
     channel = Channel.connect(engine.socket)
     try:
         channel.send(frames.encode_control({"protocol": frames.PROTOCOL, "token": engine.token, **hello}))
-        if hello["purpose"] != "task":
-            return channel
-        frame = channel.receive(_HELLO_TIMEOUT)
-        if frame is None:
-            raise ConnectionError("no answer to the hello")
-        message = frames.decode_control(frame)
-        if "code" in message:
-            raise _error_of(message)
     except BaseException:
         channel.close()
         raise

@@ -87,6 +87,19 @@ def test_a_stopped_engine_process_is_ended_and_started_again(place: Place) -> No
     client.close()
 
 
+def test_an_engine_that_was_stopped_while_it_had_no_client_is_ended_and_started_again(place: Place) -> None:
+    settings = EngineSettings(batch_timeout_ms=0, stall_timeout_s=3.0)
+    spec = fake_spec(settings=settings)
+    connect(spec).close()
+    first = engine_pid(place)
+    os.kill(first, signal.SIGSTOP)
+    client = connect(spec)
+    client.submit([row(n) for n in range(4)])
+    assert all(answer.ok for answer in drain(client, 4, seconds=60).values())
+    assert first not in engine_pids(place.folder)
+    client.close()
+
+
 def test_a_start_that_takes_too_long_is_ended_for_everybody(place: Place) -> None:
     spec = fake_spec(load_ms=120_000, settings=EngineSettings(start_timeout_s=3.0))
 

@@ -216,14 +216,23 @@ def test_the_files_are_for_this_user_only(place: Place) -> None:
     client.close()
 
 
+def refusal(engine: RunningEngine, hello: dict[str, object]) -> str:
+    """What the engine says to this hello, and that it hangs up after it."""
+    channel = greet(engine, hello)
+    frame = channel.receive(30.0)
+    assert frame is not None
+    with pytest.raises(ConnectionError):
+        channel.receive(30.0)
+    channel.close()
+    return str(frames.decode_control(frame)["message"])
+
+
 def test_a_client_with_a_wrong_token_or_version_is_refused_and_the_engine_lives(place: Place) -> None:
     client = connect(fake_spec())
     (engine,) = running_engines(place.folder)
     hello = {"purpose": "task", "task": TASK.to_json(), "settings": {}}
-    with pytest.raises(SparkInferError, match="token"):
-        greet(RunningEngine(engine.mark, engine.socket, "wrong", engine.log), hello)
-    with pytest.raises(SparkInferError, match="protocol"):
-        greet(engine, {**hello, "protocol": frames.PROTOCOL + 1})
+    assert "token" in refusal(RunningEngine(engine.mark, engine.socket, "wrong", engine.log), hello)
+    assert "protocol" in refusal(engine, {**hello, "protocol": frames.PROTOCOL + 1})
     client.submit([row(1)])
     assert drain(client, 1)[1].ok
     client.close()
