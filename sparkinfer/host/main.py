@@ -23,7 +23,7 @@ from sparkinfer.host.lineage import own_mark
 from sparkinfer.host.loading import local_folder
 from sparkinfer.host.memo import Memo
 from sparkinfer.host.place import EngineFolder
-from sparkinfer.host.process import Recipe, load_owner
+from sparkinfer.host.process import Recipe, load_owner, start_guard
 from sparkinfer.host.progress import ProgressFiles
 from sparkinfer.host.restart import Deaths, Trial
 from sparkinfer.host.retry import Backoff
@@ -68,6 +68,7 @@ def main(arguments: list[str]) -> int:
         started=mark.started,
     )
     status.save(folder.status)
+    start_guard(folder, recipe)
     watch = _watch(folder, recipe)
     _end_early_with(watch, folder, recipe)
     try:
@@ -207,7 +208,7 @@ def _clean(folder: EngineFolder, recipe: Recipe, *, keeps_memo: bool) -> None:
     socket = Path(recipe.socket)
     socket.unlink(missing_ok=True)
     if keeps_memo:
-        for path in (folder.journal, folder.status, folder.recipe, folder.token):
+        for path in (folder.journal, folder.status, folder.recipe, folder.token, folder.guard):
             path.unlink(missing_ok=True)
         return
     with contextlib.suppress(OSError):  # moved away at once, so that a new engine never meets half of the old one

@@ -53,6 +53,11 @@ class EngineFolder:
         return self.path / "lock"
 
     @property
+    def guard(self) -> Path:
+        """The script of the process that ends the engine where it cannot end itself."""
+        return self.path / "guard.py"
+
+    @property
     def status(self) -> Path:
         """How far it is: starting, ready or failed."""
         return self.path / "status.json"

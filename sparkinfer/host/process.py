@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
 import threading
 from dataclasses import asdict, dataclass
+from importlib import resources
 from pathlib import Path
 
 from sparkinfer.config.specs import EngineSpec
@@ -16,6 +18,7 @@ from sparkinfer.host.lineage import ProcessMark
 from sparkinfer.host.place import EngineFolder, Place
 from sparkinfer.model.devices import cpu_threads
 
+_LOG = logging.getLogger(__name__)
 #: Of Spark's workers: credentials and handles that are nobody's business here, and thread counts meant for one task.
 _DROPPED = (
     "PYTHON_WORKER_FACTORY_SECRET",
@@ -120,6 +123,18 @@ def start_process(folder: EngineFolder, recipe: Recipe, lock: int) -> int:
     # Nobody else waits for it: without this it would stay a zombie until this worker ends.
     threading.Thread(target=process.wait, name="reap-engine", daemon=True).start()
     return process.pid
+
+
+def start_guard(folder: EngineFolder, recipe: Recipe) -> None:
+    """What ends this engine process where it cannot do so itself; see :mod:`sparkinfer.host.guard`."""
+    # A file of its own: this package may have come as an archive.
+    source = resources.files(__package__).joinpath("guard.py").read_text(encoding="utf-8")
+    arguments = (str(os.getpid()), str(folder.path), recipe.socket, recipe.block_manager)
+    try:
+        folder.guard.write_text(source, encoding="utf-8")
+        subprocess.Popen([sys.executable, "-I", "-S", str(folder.guard), *arguments], stdin=subprocess.DEVNULL, cwd="/")
+    except OSError as error:
+        _LOG.warning("No process guards this engine: %s.", error)
 
 
 def engine_environment(threads: int | None, visible_devices: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import pytest
 from sparkinfer.config.settings import EngineSettings
 from sparkinfer.errors import EngineDied, EngineTimeout
 from sparkinfer.host.place import Place
-from sparkinfer.host.running import metrics
+from sparkinfer.host.running import metrics, running_engines
 from sparkinfer.host.status import READY, Status
 from tests.support.engines import connect, drain, engine_pid, engine_pids, events, eventually, fake_spec, row
 
@@ -100,6 +101,26 @@ def test_an_engine_that_was_stopped_while_it_had_no_client_is_ended_and_started_
     client.close()
 
 
+def test_a_stopped_engine_does_not_outlive_its_executor(place: Place) -> None:
+    connect(fake_spec()).close()
+    (engine,) = engine_pids(place.folder)
+    (socket,) = [found.socket for found in running_engines(place.folder)]
+    os.kill(engine, signal.SIGSTOP)
+    assert place.block_manager is not None
+    shutil.rmtree(place.block_manager)
+    eventually(lambda: not engine_pids(place.folder) and not socket.exists(), seconds=10)
+
+
+def test_an_engine_and_its_guard_end_together(place: Place) -> None:
+    connect(fake_spec()).close()
+    (engine,) = engine_pids(place.folder)
+    eventually(lambda: children_of(engine))
+    (guard,) = children_of(engine)
+    assert b"guard.py" in Path(f"/proc/{guard}/cmdline").read_bytes()
+    os.kill(engine, signal.SIGKILL)
+    eventually(lambda: not Path(f"/proc/{guard}/stat").exists() or is_zombie(guard), seconds=5)
+
+
 def test_a_start_that_takes_too_long_is_ended_for_everybody(place: Place) -> None:
     spec = fake_spec(load_ms=120_000, settings=EngineSettings(start_timeout_s=3.0))
 
@@ -160,3 +181,13 @@ def _kill_whatever_runs(place: Place, stop: threading.Event) -> None:
             if status is not None and status.state == READY and path.read_bytes()[:4] not in (b"", b"\0\0\0\0"):
                 status.mark.kill()
         time.sleep(0.05)
+
+
+def children_of(pid: int) -> list[int]:
+    """Child processes."""
+    return [int(found) for found in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def is_zombie(pid: int) -> bool:
+    """Whether only its parent's wait is missing."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
