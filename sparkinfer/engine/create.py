@@ -71,13 +71,16 @@ def build_engine(model: PreTrainedModel, spec: EngineSpec, *, dtype: str, device
     """
     from sparkinfer.engine.fallback import StaticEngine
     from sparkinfer.engine.sampler import Sampler
+    from sparkinfer.model.quantise import kernel_of, weights_bytes
 
+    kernel = kernel_of(model)
+    dtype = dtype if kernel is None else f"{dtype}-{kernel}"
     info = EngineInfo(
         label=f"static/{device}/{dtype}",
         max_model_len=_context(model, spec),
         device=device,
         dtype=dtype,
-        weights_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
+        weights_bytes=weights_bytes(model),
     )
     sampler = Sampler(repetition_penalty=float(getattr(model.generation_config, "repetition_penalty", None) or 1.0))
     try:

@@ -45,9 +45,9 @@ def work_in_place(model: PreTrainedModel) -> dict[str, int]:
     return changed
 
 
-def _candidate(module: nn.Module) -> tuple[str, int, Forward] | None:
+def _candidate(module: Any) -> tuple[str, int, Forward] | None:
     """What the module may be: kind, width of its input, and the forward that would replace its own."""
-    if {name for name, _ in module.named_children()} == _GATED and isinstance(module.gate_proj, nn.Linear):
+    if {name for name, _ in module.named_children()} == _GATED and hasattr(module.gate_proj, "in_features"):
         return "gated_mlp", module.gate_proj.in_features, _gated_mlp
     weight = getattr(module, "weight", None)
     if "RMSNorm" in type(module).__name__ and hasattr(module, "variance_epsilon") and isinstance(weight, torch.Tensor):

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+#: Classes of weights that are made at load, see :mod:`sparkinfer.model.quantise`.
+QUANTISED = ("int8", "int4")
 
 
 def dtype_for(dtype: str, device: str) -> str:
@@ -25,8 +27,8 @@ def dtype_for(dtype: str, device: str) -> str:
     """
     if dtype == "auto":
         return "fp32" if device.startswith("cpu") else "bf16"
-    if dtype not in DTYPES:
-        raise InvalidConfig(f"dtype must be one of auto, {', '.join(DTYPES)}, not {dtype!r}.")
+    if dtype not in DTYPES and dtype not in QUANTISED:
+        raise InvalidConfig(f"dtype must be one of auto, {', '.join([*DTYPES, *QUANTISED])}, not {dtype!r}.")
     return dtype
 
 
@@ -45,7 +47,8 @@ def load(
 
     Args:
         folder: what :func:`sparkinfer.model.fetch` gave.
-        dtype: ``auto`` (fp32 on CPU, bf16 on GPU) ``| fp32 | bf16 | fp16``.
+        dtype: ``auto`` (fp32 on CPU, bf16 on GPU) ``| fp32 | bf16 | fp16 | int8 | int4``; of the last two the linear layers, the
+            rest as ``auto`` has it.
         device: a torch device.
         trust_remote_code: whether Python code in the folder may run, and pickled weights be read.
         attention: name of an attention function known to transformers.
@@ -60,17 +63,25 @@ def load(
     config = read_config(folder)
     check_config(config, place=str(folder), trust_remote_code=trust_remote_code)
     weights = weight_files(folder, trust_remote_code=trust_remote_code)
+    wanted = dtype_for(dtype, device)
+    is_quantised = wanted in QUANTISED
     arguments: dict[str, Any] = {
-        "dtype": DTYPES[dtype_for(dtype, device)],
+        "dtype": "auto"
+        if is_quantised
+        else DTYPES[wanted],  # auto: as stored, so that nothing is made twice as large first
         "attn_implementation": attention,
         "trust_remote_code": trust_remote_code,
         "use_safetensors": weights[0].suffix == ".safetensors",
         "local_files_only": True,
     }
-    if not device.startswith("cpu") and importlib.util.find_spec("accelerate") is not None:
+    if not device.startswith("cpu") and not is_quantised and importlib.util.find_spec("accelerate") is not None:
         arguments["device_map"] = {"": device}  # straight onto the device, without a detour through host memory
     try:
         model = _from_pretrained(folder, arguments)
+        if is_quantised:
+            from sparkinfer.model.quantise import quantise
+
+            quantise(model, wanted, device=device, rest=DTYPES[dtype_for("auto", device)])
         return model.to(device).eval().requires_grad_(False)
     except torch.OutOfMemoryError as error:
         raise InsufficientMemory(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,10 @@ from sparkinfer.types import ModelRef
 #: The engine process without weights and KV: torch, transformers, tokenizer, kernels, activations of a step.
 PROCESS_BYTES = 700 * 1024**2
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
+#: Bytes of a weight of a linear layer; embeddings and norms stay as they would be without.
+_QUANTISED_BYTES = {"int8": 1.0, "int4": 0.625}
+_KV_ITEM_BYTES = 4  # on a CPU, whatever the weights are
+_EMBEDDING = re.compile(r"embed|(^|\.)wte|(^|\.)wpe")
 _MEMINFO = Path("/proc/meminfo")
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60  # version 1 says "no limit" as a number near 2**63
@@ -87,15 +92,18 @@ def weights_bytes(ref: ModelRef, *, dtype: str = "fp32") -> int | None:
 
 
 def folder_weights_bytes(folder: Path, *, dtype: str = "fp32") -> int:
-    """Bytes of a folder's weights once loaded as ``fp32 | bf16 | fp16``, from the files' headers."""
+    """Bytes of a folder's weights once loaded as ``fp32 | bf16 | fp16 | int8 | int4``, from the files' headers."""
     total = 0
     for path in weight_files(folder, trust_remote_code=True):
         if path.suffix != ".safetensors":
             total += path.stat().st_size  # pickles: about their size
             continue
-        for tensor in read_header(path).values():
+        for name, tensor in read_header(path).items():
             is_float = tensor.dtype in ("F64", "F32", "F16", "BF16") or tensor.dtype.startswith("F8")
-            total += math.prod(tensor.shape) * ITEM_BYTES[dtype] if is_float else tensor.num_bytes
+            item_bytes: float = ITEM_BYTES.get(dtype, ITEM_BYTES["fp32"])
+            if dtype in _QUANTISED_BYTES and len(tensor.shape) == 2 and not _EMBEDDING.search(name):
+                item_bytes = _QUANTISED_BYTES[dtype]
+            total += math.ceil(math.prod(tensor.shape) * item_bytes) if is_float else tensor.num_bytes
     return total
 
 
@@ -112,7 +120,7 @@ def check_fits(
 
     Args:
         folder: the model's folder.
-        dtype: ``fp32 | bf16 | fp16``, as it will be loaded.
+        dtype: ``fp32 | bf16 | fp16 | int8 | int4``, as it will be loaded.
         free: bytes that are free there; None: what :func:`available` says.
         kv_memory: bytes asked for the KV pool; None: one sequence of ``max_model_len``, at most 4,096 tokens.
         max_model_len: tokens; None: the model's context.
@@ -125,12 +133,12 @@ def check_fits(
     weights = folder_weights_bytes(folder, dtype=dtype)
     shape = kv_shape(read_config(folder))
     tokens = min(max_model_len or shape.context, 4096)
-    pool = kv_memory if kv_memory is not None else shape.sequence_bytes(tokens, ITEM_BYTES[dtype])
+    pool = kv_memory if kv_memory is not None else shape.sequence_bytes(tokens, _KV_ITEM_BYTES)
     needed = weights + pool + PROCESS_BYTES
     if needed > free:
         raise InsufficientMemory(
             f"{folder.name} as {dtype} needs {_size(needed)} on {place} (weights {_size(weights)}, KV pool {_size(pool)}, process "
-            f"{_size(PROCESS_BYTES)}), and {_size(free)} is free of {_size(limit())}; use a smaller model, a smaller dtype (bf16), or "
+            f"{_size(PROCESS_BYTES)}), and {_size(free)} is free of {_size(limit())}; use a smaller model, a smaller dtype (int8), or "
             f"give executors spark.executor.memoryOverhead={overhead_mb(weights, pool)}m."
         )
 

@@ -101,9 +101,9 @@ def spec(*, fallback: bool = True, **settings: object) -> EngineSpec:
     )
 
 
-def engine(made: PreTrainedModel, *, fallback: bool = True, **settings: object) -> Engine:
+def engine(made: PreTrainedModel, *, fallback: bool = True, dtype: str = "fp32", **settings: object) -> Engine:
     """The engine that sparkinfer builds for a loaded model."""
-    return build_engine(made, spec(fallback=fallback, **settings), dtype="fp32", device="cpu", threads=1)
+    return build_engine(made, spec(fallback=fallback, **settings), dtype=dtype, device="cpu", threads=1)
 
 
 @dataclass

@@ -1,0 +1,84 @@
+"""Whole models on integer weights: loaded from a folder, checked by the engine, labelled in every row, and no larger than said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from sparkinfer.config.specs import EngineSpec
+from sparkinfer.engine.create import create_engine
+from sparkinfer.errors import UnsupportedModel
+from sparkinfer.model import load, memory
+from sparkinfer.model.quantise import kernel_of, quantise, weights_bytes
+from sparkinfer.model.quantised import KERNELS, QuantisedLinear, UnpackedLinear
+from tests.oracle.engine import tiny
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("model")
+    tiny.model("llama").to(torch.bfloat16).save_pretrained(path)
+    return path
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_a_folder_is_loaded_layer_by_layer_and_takes_what_the_headers_say(folder: Path, dtype: str) -> None:
+    model = load(folder, dtype=dtype)
+    linear = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    quantised = [module for module in model.modules() if isinstance(module, QuantisedLinear)]
+    assert not linear
+    assert len(quantised) == 3 * 7 + 1
+    assert model.dtype is torch.float32
+    assert kernel_of(model) in {kernel.kernel for kernel in KERNELS[dtype]["cpu"]}
+    said = memory.folder_weights_bytes(folder, dtype=dtype)
+    assert weights_bytes(model) == pytest.approx(said, rel=0.25)  # scales of rows this short count
+    assert said < memory.folder_weights_bytes(folder, dtype="bf16")
+
+
+def test_in_four_bits_the_output_layer_keeps_eight(folder: Path) -> None:
+    model = load(folder, dtype="int4")
+    assert model.lm_head.kernel in {kernel.kernel for kernel in KERNELS["int8"]["cpu"]}
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt2", "qwen3", "opt", "mixtral"])
+@pytest.mark.parametrize("dtype", ["int8", "int4"])
+def test_the_engine_packs_quantised_models_and_gives_what_each_prompt_gives_alone(kind: str, dtype: str) -> None:
+    model = tiny.model(kind)
+    quantise(model, dtype, device="cpu", rest=torch.float32)
+    engine, prompts = tiny.engine(model, dtype=dtype, fallback=False), tiny.prompts((3, 18, 37, 1))
+    assert engine.info.label == f"paged/cpu-numba/{dtype}-{kernel_of(model)}"
+    together = tiny.greedy(engine, prompts, 6)
+    alone = [tiny.greedy(engine, [prompt], 6)[0] for prompt in prompts]
+    same = sum(one == other for one, other in zip(together, alone, strict=True))
+    assert same >= len(prompts) - 1, "but for a step of an integer that rounding has moved"
+
+
+def test_only_right_kernels_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Overflows(UnpackedLinear):
+        kernel = "overflows"
+
+        def _product(self, rows: torch.Tensor) -> torch.Tensor:
+            return super()._product(rows).clamp_(max=1.0)
+
+    monkeypatch.setitem(KERNELS["int8"], "cpu", (Overflows, UnpackedLinear))
+    model = tiny.model("llama")
+    quantise(model, "int8", device="cpu", rest=torch.float32)
+    assert kernel_of(model) == "unpacked"
+
+
+def test_a_model_without_linear_layers_is_refused() -> None:
+    model = tiny.model("llama")
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, torch.nn.Linear):
+                setattr(parent, name, torch.nn.Identity())
+    with pytest.raises(UnsupportedModel, match="no linear layers"):
+        quantise(model, "int8", device="cpu", rest=torch.float32)
+
+
+def test_the_dtype_named_in_a_spec_reaches_the_engine(folder: Path) -> None:
+    spec: EngineSpec = replace(tiny.spec(), dtype="int8")
+    assert "/int8-" in create_engine(spec, folder).info.label
