@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from sparkinfer.errors import DiskFull
+from sparkinfer.errors import DiskFull, HostError
 from sparkinfer.host.place import Place, here
 from tests.support.drivers import driver_environment
 from tests.support.engines import connect, drain, engine_pid, engine_pids, events, eventually, fake_spec, row
@@ -36,6 +36,16 @@ def test_a_local_disk_that_is_full_before_the_start_is_said_in_a_sentence(small_
     fill(tmp_path / "disk")
     with pytest.raises(DiskFull, match=r"No space left on device.*spark\.local\.dir"):
         connect(fake_spec())
+
+
+def test_a_read_only_local_folder_is_said_in_a_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    block_manager = tmp_path / "disk" / "blockmgr-0000"
+    with small_disk(tmp_path / "disk", size="2m") as remount:
+        block_manager.mkdir()
+        monkeypatch.setenv("SPARK_LOCAL_DIRS", str(block_manager))
+        remount("ro")
+        with pytest.raises(HostError, match=r"Read-only file system.*spark\.local\.dir"):
+            connect(fake_spec())
 
 
 def test_a_local_disk_that_fills_while_the_engine_works_costs_no_row(
