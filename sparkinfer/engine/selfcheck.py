@@ -20,14 +20,13 @@ from sparkinfer.engine.probe import text_config
 from sparkinfer.engine.runner import PackedRunner
 from sparkinfer.engine.sequence import Sequence as TokenSequence
 from sparkinfer.errors import SelfCheckFailed
-from sparkinfer.model.quantise import kernel_of
+from sparkinfer.model.quantised import kept_activations
 from sparkinfer.types import SamplingParams
 
 _BUDGET_FLOPS = 30e9
 _DECODES = 2
 _SHORT = (3, 18, 37)
 _TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 4e-2, torch.float16: 1e-2}  # of the largest logit
-_QUANTISED_TOLERANCE = 5e-2  # a difference of rounding before a layer may be a whole step of its integers behind it
 _BATCH_WIDE_ROPE = ("dynamic", "longrope")  # frequencies follow the longest position of the whole batch
 
 
@@ -57,15 +56,15 @@ def check(
         raise SelfCheckFailed(f"{model.config.model_type} cannot be packed: {reason}")
     prompts = _prompts(_lengths(model, shapes, max_model_len), text_config(model.config).vocab_size)
     model.set_attn_implementation("eager")
-    alone = _alone(model, prompts)
-    packed = _packed(make_runner, prompts)
+    with kept_activations():
+        alone = _alone(model, prompts)
+        packed = _packed(make_runner, prompts)
     scale = float(alone.abs().max())
     difference = float((alone - packed).abs().max()) / max(scale, 1e-6)
-    allowed = _TOLERANCE[model.dtype] if kernel_of(model) is None else _QUANTISED_TOLERANCE
-    if not difference <= allowed:
+    if not difference <= _TOLERANCE[model.dtype]:
         raise SelfCheckFailed(
             f"{model.config.model_type}: packed prompts give other logits than each alone (largest difference {difference:.1e} "
-            f"of the largest logit, allowed {allowed:.0e})."
+            f"of the largest logit, allowed {_TOLERANCE[model.dtype]:.0e})."
         )
     return f"{len(prompts)} prompts up to {max(map(len, prompts))} tokens, largest difference {difference:.1e}"
 

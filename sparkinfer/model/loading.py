@@ -79,9 +79,10 @@ def load(
     try:
         model = _from_pretrained(folder, arguments)
         if is_quantised:
-            from sparkinfer.model.quantise import quantise
+            from sparkinfer.model.quantise import calibration_ids, quantise
 
-            quantise(model, wanted, device=device, rest=DTYPES[dtype_for("auto", device)])
+            rest = DTYPES[dtype_for("auto", device)]
+            quantise(model.eval(), wanted, device=device, rest=rest, prompts=calibration_ids(folder))
         return model.to(device).eval().requires_grad_(False)
     except torch.OutOfMemoryError as error:
         raise InsufficientMemory(

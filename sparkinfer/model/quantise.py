@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,14 +16,33 @@ from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
 from sparkinfer.errors import UnsupportedModel
-from sparkinfer.model.quantised import GROUP, KERNELS, QuantisedLinear
+from sparkinfer.model.quantised import GROUP, KERNELS, QuantisedLinear, UnpackedLinear
 
 _LOG = logging.getLogger(__name__)
 _TRIAL_TOKENS = (16, 256)  # a decode step and a prefill
 _TRIALS = 3
 _TRIAL_SHAPES = 4
+#: How many times the median the largest channel of a layer's input may be.
+_OUTLIER = 50.0
 #: Of the largest result: what a kernel may differ by from the same integers multiplied exactly.
 _TOLERANCE = {"int8": 0.03, "int4": 0.01}
+#: Ordinary text of several kinds.
+CALIBRATION = (
+    (
+        "The package came two days late and one of the cups was broken, but the shop sent a new one at once and asked for nothing back. "
+        "The tea itself is excellent: strong, not bitter, and a pound of it lasts for two months. I would buy it again."
+    ),
+    (
+        "Question: Which of these three is a river? A) Danube B) Carpathians C) Baltic. Answer: A. In 2019 its average discharge at the "
+        "mouth was 6,486 cubic metres a second, 3.4 % more than the year before."
+    ),
+    'def total(rows):\n    """Sum of the amounts that are paid."""\n    return sum(row["amount"] for row in rows if row["paid"])\n',
+    '{"name": "Maria Keller", "city": "Graz", "orders": [{"id": 1041, "price": 19.99}, {"id": 1077, "price": 5.5}]}',
+    (
+        "Le train de nuit part \u00e0 vingt-deux heures. \u5546\u54c1\u5f88\u597d\uff0c\u7269\u6d41\u4e5f\u5feb\u3002 "
+        "Der Vertrag gilt ab dem ersten Mai."
+    ),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +61,12 @@ class _Place:
 
 
 @torch.inference_mode()
-def quantise(model: PreTrainedModel, kind: str, *, device: str, rest: torch.dtype) -> None:
+def quantise(
+    model: PreTrainedModel, kind: str, *, device: str, rest: torch.dtype, prompts: Sequence[Sequence[int]] = ()
+) -> None:
     """Change every linear layer; embeddings, norms and what else has weights become ``rest``.
 
+    The prompts show which channels of a layer's input are large. A layer with one that dwarfs all others keeps its activations.
     Layers are changed one after the other, so that no more than one of them is ever there twice. In 4 bits the output layer keeps
     8, for it chooses the token; layers whose rows do not divide into groups keep 8 as well.
 
@@ -51,6 +75,7 @@ def quantise(model: PreTrainedModel, kind: str, *, device: str, rest: torch.dtyp
         kind: ``int8 | int4``.
         device: where it will run.
         rest: dtype of everything else.
+        prompts: token ids of some ordinary text; none: random ids.
 
     Raises:
         UnsupportedModel: it has no linear layer.
@@ -61,17 +86,74 @@ def quantise(model: PreTrainedModel, kind: str, *, device: str, rest: torch.dtyp
     head = model.get_output_embeddings()
     kinds = {p: "int8" if p.layer is head or p.weight.shape[1] % (2 * GROUP) else kind for p in places}
     kernels = {k: _fastest(k, [p for p in places if kinds[p] == k], device) for k in sorted({*kinds.values()})}
+    largest = _largest_inputs(model, places, prompts) if any(k.rounds_activations for k in kernels.values()) else {}
     before = sum(p.numel() * p.element_size() for p in model.parameters())
+    used: Counter[str] = Counter()
     for place in places:
+        kernel, inputs = kernels[kinds[place]], largest.get(place)
+        if kernel.rounds_activations and inputs is not None and _has_an_outlier(inputs):
+            kernel = UnpackedLinear
+        used[kernel.kernel] += 1
         weight = place.weight.to(device, torch.float32).contiguous()
         bias = None if place.layer.bias is None else place.layer.bias.detach().to(device, rest)
-        setattr(place.parent, place.name, kernels[kinds[place]](weight, bias))
+        smoothing = _smoothing(weight, inputs.to(device)) if kernel.rounds_activations and inputs is not None else None
+        setattr(place.parent, place.name, kernel(weight, bias, smoothing))
     for parameter in model.parameters():
         parameter.data = parameter.data.to(device, rest)
     model.to(device)
-    names = ", ".join(f"{list(kinds.values()).count(k)} {k} by {kernel.kernel}" for k, kernel in kernels.items())
     now = weights_bytes(model)
-    _LOG.info("linear layers: %s; weights take %d MiB instead of %d MiB.", names, now // 2**20, before // 2**20)
+    names = ", ".join(f"{count} by {name}" for name, count in used.items())
+    _LOG.info(
+        "%s: linear layers %s; weights take %d MiB instead of %d MiB.", kind, names, now // 2**20, before // 2**20
+    )
+
+
+def calibration_ids(folder: Path) -> list[list[int]]:
+    """Token ids of :data:`CALIBRATION` by the tokenizer in a model's folder; empty where it has none that loads."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except Exception as error:  # the text layer says what is wrong with it; here it only chooses factors
+        _LOG.info("No tokenizer to calibrate with: %s", error)
+        return []
+    return [tokenizer(text).input_ids for text in CALIBRATION]
+
+
+def _largest_inputs(
+    model: PreTrainedModel, places: list[_Place], prompts: Sequence[Sequence[int]]
+) -> dict[_Place, torch.Tensor]:
+    """float32 [in] of each layer: the largest size of each channel of its input over the prompts."""
+    if not prompts:
+        generator = torch.Generator().manual_seed(1)
+        prompts = torch.randint(0, model.get_input_embeddings().num_embeddings, (4, 32), generator=generator).tolist()
+    found: dict[_Place, torch.Tensor] = {}
+
+    def watch(place: _Place) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+        def look(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
+            seen = inputs[0].detach().abs().flatten(0, -2).amax(0).float()
+            found[place] = torch.maximum(found[place], seen) if place in found else seen
+
+        return look
+
+    hooks = [place.layer.register_forward_pre_hook(watch(place)) for place in places]
+    try:
+        for prompt in prompts:
+            model(input_ids=torch.tensor([list(prompt)], device=model.device), use_cache=False)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return found
+
+
+def _has_an_outlier(inputs: torch.Tensor) -> bool:
+    return bool(inputs.max() > _OUTLIER * inputs.median().clamp_(min=1e-12))
+
+
+def _smoothing(weight: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
+    """Factors that make channels of inputs and of weights alike large: SmoothQuant with a half."""
+    of_weight = weight.abs().amax(0).clamp_(min=1e-5)
+    return (inputs.clamp(min=1e-5) / of_weight).sqrt_().clamp_(min=1e-5)
 
 
 def weights_bytes(model: nn.Module) -> int:

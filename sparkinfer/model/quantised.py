@@ -1,19 +1,24 @@
 """Linear layers on integer weights: what they hold and how they multiply. Which one a machine gets is chosen in ``quantise.py``.
 
 int8: a scale for each output row of the weights and, where the product is of integers, one for each token, so that no token's
-result depends on its neighbours (dynamic quantisation by token as in LLM.int8(), Dettmers et al. 2022, without its outliers).
+result depends on its neighbours (quantisation by token and row as in LLM.int8(), Dettmers et al. 2022). Channels of the input that are
+always large are divided by a factor that their weights take over (SmoothQuant, Xiao et al. 2022).
 int4: 32 weights share a scale and a zero point; activations stay as they are.
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, ClassVar
 
 import torch
 from torch import nn
 
 _TINY = 1e-30
+_keeps_activations: ContextVar[bool] = ContextVar("sparkinfer_keeps_activations", default=False)
 #: Weights of one row that share a scale and a zero point in 4 bits.
 GROUP = 32
 
@@ -24,16 +29,21 @@ class QuantisedLinear(nn.Module):
     Args:
         weight: float32 ``[out_features, in_features]`` on the device that it will run on.
         bias: float ``[out_features]``, or None.
+        smoothing: float32 ``[in_features]`` that inputs are divided by and weights multiplied with, or None.
     """
 
     kernel: ClassVar[str]
+    #: Whether activations become integers too, which is where large channels do harm.
+    rounds_activations: ClassVar[bool] = False
     bias: torch.Tensor | None
+    inverse: torch.Tensor | None
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, smoothing: torch.Tensor | None = None) -> None:
         super().__init__()
         self.out_features, self.in_features = weight.shape
         self.register_buffer("bias", None if bias is None else bias.detach().clone())
-        self._pack(weight.detach())
+        self.register_buffer("inverse", None if smoothing is None else 1.0 / smoothing)
+        self._pack(weight.detach() if smoothing is None else weight.detach() * smoothing)
 
     @property
     def num_bytes(self) -> int:
@@ -43,7 +53,10 @@ class QuantisedLinear(nn.Module):
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """``[..., in_features] -> [..., out_features]`` in the dtype of ``hidden``."""
         rows = hidden.reshape(-1, self.in_features)
-        out = self._product(rows).to(hidden.dtype)
+        if self.inverse is not None:
+            rows = rows * self.inverse
+        product = self._product if not _keeps_activations.get() else self._float_product
+        out = product(rows).to(hidden.dtype)
         if self.bias is not None:
             out += self.bias
         return out.view(*hidden.shape[:-1], self.out_features)
@@ -59,16 +72,34 @@ class QuantisedLinear(nn.Module):
         """``[n, in_features] -> [n, out_features]``, without the bias."""
         raise NotImplementedError
 
+    def _float_product(self, rows: torch.Tensor) -> torch.Tensor:
+        """The same without rounding activations; kernels that do not round them have no other."""
+        return self._product(rows)
+
+
+@contextmanager
+def kept_activations() -> Iterator[None]:
+    """Within it no activation is rounded: slow, and a small difference stays small.
+
+    Where activations are rounded, any difference crosses some step, is as large as a step behind it, and crosses more of them in the next
+    layer: two computations that agree in all but the last bit end as far apart as rounding itself is from the floats.
+    """
+    token = _keeps_activations.set(True)
+    try:
+        yield
+    finally:
+        _keeps_activations.reset(token)
+
 
 class FbgemmLinear(QuantisedLinear):
-    """int8 by FBGEMM, which has products of bytes for AVX2 and for VNNI.
+    """int8 by FBGEMM, for processors that add products of bytes in 32 bits (VNNI).
 
-    Without VNNI two products are added in 16 bits, where 8-bit activations would overflow: they take 7 bits there.
+    Others add two of them in 16 bits and overflow. With activations of 7 bits they would not, at two to three times the speed
+    of floats; but of a small model's first tokens only two in three then stay what they are (docs/performance-notes.md).
     """
 
     kernel = "fbgemm"
-    #: Largest activation.
-    levels: ClassVar[int] = 63
+    rounds_activations = True
 
     def _pack(self, weight: torch.Tensor) -> None:
         scales = _row_scales(weight)
@@ -88,23 +119,21 @@ class FbgemmLinear(QuantisedLinear):
         return self.out_features * (self.in_features + 8) + super().num_bytes
 
     def _product(self, rows: torch.Tensor) -> torch.Tensor:
-        scales = _token_scales(rows, self.levels)
+        scales = _token_scales(rows)
         product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32
-        out: torch.Tensor = product(rows.float() / scales, 1.0, self.levels + 1, self._packed)
+        out: torch.Tensor = product(rows.float() / scales, 1.0, 128, self._packed)
         return out.mul_(scales)
 
-
-class FullRangeFbgemmLinear(FbgemmLinear):
-    """The same with 8-bit activations, for processors that add the products in 32 bits."""
-
-    kernel = "fbgemm8"
-    levels = 127
+    def _float_product(self, rows: torch.Tensor) -> torch.Tensor:
+        weight, _ = torch.ops.quantized.linear_unpack(self._packed)
+        return nn.functional.linear(rows, weight.dequantize())
 
 
 class IntegerLinear(QuantisedLinear):
     """int8 by torch's product of integers: oneDNN on a CPU, cuBLAS on a GPU."""
 
     kernel = "int_mm"
+    rounds_activations = True
     weight_t: torch.Tensor
     scales: torch.Tensor
 
@@ -114,11 +143,14 @@ class IntegerLinear(QuantisedLinear):
         self.register_buffer("scales", scales)
 
     def _product(self, rows: torch.Tensor) -> torch.Tensor:
-        scales = _token_scales(rows, 127)
+        scales = _token_scales(rows)
         rounded = (rows.float() / scales).round_().to(torch.int8)
         if rows.is_cuda and len(rows) <= 16:  # cuBLAS takes more rows only
             rounded = nn.functional.pad(rounded, (0, 0, 0, 17 - len(rows)))
         return torch._int_mm(rounded, self.weight_t)[: len(rows)].float().mul_(scales).mul_(self.scales)
+
+    def _float_product(self, rows: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(rows, self.weight_t.t().to(rows.dtype)).mul_(self.scales.to(rows.dtype))
 
 
 class UnpackedLinear(QuantisedLinear):
@@ -184,7 +216,7 @@ class PackedInt4Linear(QuantisedLinear):
 #: Class of dtype -> kernels on a CPU and on a GPU, any of which may lack its operator on a machine.
 KERNELS: dict[str, dict[str, tuple[type[QuantisedLinear], ...]]] = {
     "int8": {
-        "cpu": (FullRangeFbgemmLinear, FbgemmLinear, IntegerLinear, UnpackedLinear),
+        "cpu": (FbgemmLinear, IntegerLinear, UnpackedLinear),
         "cuda": (IntegerLinear, UnpackedLinear),
     },
     "int4": {"cpu": (PackedInt4Linear, Unpacked4Linear), "cuda": (Unpacked4Linear,)},
@@ -196,9 +228,9 @@ def _row_scales(weight: torch.Tensor) -> torch.Tensor:
     return weight.abs().amax(1).div_(127).clamp_(min=_TINY)
 
 
-def _token_scales(rows: torch.Tensor, levels: int) -> torch.Tensor:
-    """float32 [n, 1]: the largest activation of a token becomes ``levels``."""
-    return rows.abs().amax(1, keepdim=True).float().div_(levels).clamp_(min=_TINY)
+def _token_scales(rows: torch.Tensor) -> torch.Tensor:
+    """float32 [n, 1]: the largest activation of a token becomes 127."""
+    return rows.abs().amax(1, keepdim=True).float().div_(127).clamp_(min=_TINY)
 
 
 def _nibbles(weight: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

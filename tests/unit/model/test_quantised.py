@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from sparkinfer.model.quantised import KERNELS, FbgemmLinear, QuantisedLinear
+from sparkinfer.model.quantised import KERNELS, QuantisedLinear, kept_activations
 
 OUT, IN = 96, 128
 ALL = sorted(
@@ -41,7 +41,7 @@ def test_each_kernel_is_near_the_float_product_token_by_token(kernel: type[Quant
     want = rows @ weight().t() + torch.arange(OUT)
     got = layer(rows)
     difference = (got - want).norm(dim=1) / (want - torch.arange(OUT)).norm(dim=1)
-    assert float(difference.max()) < (0.13 if "4" in kernel.kernel else 0.03), difference
+    assert float(difference.max()) < (0.13 if "4" in kernel.kernel else 0.02), difference
 
 
 @pytest.mark.parametrize("kernel", ALL, ids=lambda k: k.kernel)
@@ -55,6 +55,36 @@ def test_a_token_does_not_depend_on_its_neighbours(kernel: type[QuantisedLinear]
 
 @pytest.mark.parametrize("kernel", INT8, ids=lambda k: k.kernel)
 @torch.inference_mode()
+def test_smoothing_keeps_the_product_and_saves_the_small_channels_from_a_large_one(
+    kernel: type[QuantisedLinear],
+) -> None:
+    made(kernel)
+    rows = tokens(20)
+    rows[:, 7] *= 1000
+    large = rows.abs().amax(0)
+    want = rows @ weight().t()
+    smooth = kernel(weight(), None, (large / weight().abs().amax(0)).sqrt())
+    plain = kernel(weight(), None)
+    others = want - rows[:, 7:8] * weight()[:, 7]
+    off = [float(((layer(rows) - want).norm(dim=1) / others.norm(dim=1)).median()) for layer in (plain, smooth)]
+    assert off[1] < off[0] if kernel.rounds_activations else off[1] < 2 * off[0]
+
+
+@pytest.mark.parametrize("kernel", ALL, ids=lambda k: k.kernel)
+@torch.inference_mode()
+def test_with_kept_activations_only_the_weights_are_rounded(kernel: type[QuantisedLinear]) -> None:
+    layer, rows = made(kernel), tokens(20)
+    with kept_activations():
+        kept = layer(rows)
+    exact = layer(torch.eye(IN)).t() if not kernel.rounds_activations else None
+    if exact is not None:
+        torch.testing.assert_close(kept, rows @ exact.t(), rtol=1e-3, atol=1e-3)
+    want = rows @ weight().t()
+    assert float(((kept - want).norm(dim=1) / want.norm(dim=1)).max()) < (0.13 if "4" in kernel.kernel else 0.01)
+
+
+@pytest.mark.parametrize("kernel", INT8, ids=lambda k: k.kernel)
+@torch.inference_mode()
 def test_shapes_and_dtypes_are_those_of_a_linear_layer(kernel: type[QuantisedLinear]) -> None:
     layer = made(kernel)
     assert (layer.in_features, layer.out_features) == (IN, OUT)
@@ -63,13 +93,6 @@ def test_shapes_and_dtypes_are_those_of_a_linear_layer(kernel: type[QuantisedLin
     assert layer(torch.ones((2, IN), dtype=torch.bfloat16)).dtype is torch.bfloat16
     assert layer(torch.zeros((2, IN))).abs().max() == 0
     assert OUT * IN <= layer.num_bytes < 1.2 * OUT * IN
-
-
-@torch.inference_mode()
-def test_seven_bits_never_overflow_without_vnni() -> None:
-    layer = FbgemmLinear(torch.ones((OUT, IN)), None)
-    rows = torch.ones((4, IN)) * torch.tensor([1.0, -1.0, 100.0, -1e-3])[:, None]
-    torch.testing.assert_close(layer(rows), rows @ torch.ones((IN, OUT)), rtol=1e-5, atol=1e-6)
 
 
 def test_four_bits_take_five_eighths_of_a_byte() -> None:
