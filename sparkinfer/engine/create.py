@@ -139,9 +139,9 @@ def _pool(
         from sparkinfer.engine.attention.cpu import CpuAttention
 
         return pool, CpuAttention(pool, threads=threads)
-    from sparkinfer.engine.attention.reference import ReferenceAttention
+    from sparkinfer.engine.attention.varlen import best_attention
 
-    return pool, ReferenceAttention(pool)
+    return pool, best_attention(pool)
 
 
 def _kv_blocks(
