@@ -26,6 +26,8 @@ class EngineSettings:
     """Tokens of one KV block."""
     kv_memory: int | None = None
     """Bytes for the KV pool; None: what the device or container leaves, see kv_fraction."""
+    weights_memory: int | None = None
+    """Bytes of weights that stay in the device's memory; the rest is read from host memory or disk in every step. None: all stay."""
     kv_fraction: float = 0.5
     """Share of the memory that is free after the weights are loaded, where kv_memory is None."""
     max_model_len: int | None = None
@@ -68,7 +70,7 @@ class EngineSettings:
     def __post_init__(self) -> None:
         for name in ("block_size", "max_batch_tokens", "max_batch_size", "window", "max_deaths"):
             self._check_count(name, 1)
-        for name in ("kv_memory", "max_model_len", "threads"):
+        for name in ("kv_memory", "weights_memory", "max_model_len", "threads"):
             if getattr(self, name) is not None:
                 self._check_count(name, 1)
         for name in ("batch_timeout_ms", "guess_tokens", "memo_bytes", "retries"):

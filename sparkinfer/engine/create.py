@@ -49,8 +49,20 @@ def create_engine(spec: EngineSpec, folder: Path | None) -> Engine:
     from sparkinfer.model.memory import check_fits
 
     if device == "cpu":
-        check_fits(folder, dtype=dtype, kv_memory=spec.settings.kv_memory, max_model_len=spec.settings.max_model_len)
-    model = load(folder, dtype=dtype, device=device, trust_remote_code=spec.trust_remote_code)
+        check_fits(
+            folder,
+            dtype=dtype,
+            kv_memory=spec.settings.kv_memory,
+            max_model_len=spec.settings.max_model_len,
+            weights_memory=spec.settings.weights_memory,
+        )
+    model = load(
+        folder,
+        dtype=dtype,
+        device=device,
+        trust_remote_code=spec.trust_remote_code,
+        weights_memory=spec.settings.weights_memory,
+    )
     return build_engine(model, spec, dtype=dtype, device=device, threads=threads)
 
 

@@ -71,7 +71,8 @@ def host_bytes(spec: EngineSpec, folder: Path | None) -> int:
     if device_set(spec.settings.device).kind != "cpu":
         return PROCESS_BYTES  # weights and pool are in the device's memory
     dtype = "fp32" if spec.dtype == "auto" else spec.dtype
-    return folder_weights_bytes(folder, dtype=dtype) + kv + PROCESS_BYTES
+    weights = min(folder_weights_bytes(folder, dtype=dtype), spec.settings.weights_memory or 1 << 62)
+    return weights + kv + PROCESS_BYTES
 
 
 def _load_or_make_room(load: Callable[[], Loaded], place: Path, mark: ProcessMark) -> Loaded:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
+import shutil
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from sparkinfer.errors import InsufficientMemory, InvalidConfig, ModelIncomplete, TrustRequired, UnsupportedModel
+from sparkinfer.errors import (
+    InsufficientMemory,
+    InvalidConfig,
+    MissingDependency,
+    ModelIncomplete,
+    TrustRequired,
+    UnsupportedModel,
+)
 from sparkinfer.model.folder import check_config, read_config, weight_files
+from sparkinfer.model.memory import available, folder_weights_bytes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -39,6 +50,7 @@ def load(
     device: str = "cpu",
     trust_remote_code: bool = False,
     attention: str = "eager",
+    weights_memory: int | None = None,
 ) -> PreTrainedModel:
     """Load a causal language model with its generation config, in eval mode and without gradients.
 
@@ -52,9 +64,12 @@ def load(
         device: a torch device.
         trust_remote_code: whether Python code in the folder may run, and pickled weights be read.
         attention: name of an attention function known to transformers.
+        weights_memory: bytes of weights to keep on the device, whole layers; the others stay in host memory (where the device is a
+            GPU) and on disk, and are read for each forward. None: all are kept.
 
     Raises:
-        InvalidConfig: an unknown dtype.
+        InvalidConfig: an unknown dtype, or ``weights_memory`` with one that is made at load.
+        MissingDependency: ``weights_memory`` without accelerate.
         ModelIncomplete: files are missing or cut.
         UnsupportedModel: an architecture that transformers has no causal language model for.
         TrustRequired: it ships its own Python code.
@@ -76,8 +91,13 @@ def load(
     }
     if not device.startswith("cpu") and not is_quantised and importlib.util.find_spec("accelerate") is not None:
         arguments["device_map"] = {"": device}  # straight onto the device, without a detour through host memory
+    elsewhere = weights_memory is not None and weights_memory < folder_weights_bytes(folder, dtype=wanted)
+    if elsewhere:
+        arguments |= _spread(device, weights_memory, is_quantised=is_quantised)
     try:
         model = _from_pretrained(folder, arguments)
+        if elsewhere:
+            return model.eval().requires_grad_(False)
         if is_quantised:
             from sparkinfer.model.quantise import calibration_ids, quantise
 
@@ -88,6 +108,21 @@ def load(
         raise InsufficientMemory(
             f"{folder.name} does not fit on {device}: {error}. Use a smaller model or dtype."
         ) from error
+
+
+def _spread(device: str, weights_memory: int | None, *, is_quantised: bool) -> dict[str, Any]:
+    """What from_pretrained needs to keep so much on the device and the rest below it, by accelerate."""
+    if is_quantised:
+        raise InvalidConfig("weights_memory keeps layers as they are stored; it cannot be had with dtype int8 or int4.")
+    if importlib.util.find_spec("accelerate") is None:
+        raise MissingDependency("weights_memory needs accelerate: pip install accelerate.")
+    memory: dict[str | int, int | None] = {"cpu": weights_memory}
+    if not device.startswith("cpu"):
+        memory = {torch.device(device).index or 0: weights_memory, "cpu": available() // 2}
+    # Weights that are stored in another dtype are written there once, in the one they are computed in.
+    converted = tempfile.mkdtemp(prefix="sparkinfer-weights-")
+    atexit.register(shutil.rmtree, converted, ignore_errors=True)
+    return {"device_map": "auto", "max_memory": memory, "offload_folder": converted}
 
 
 def _from_pretrained(folder: Path, arguments: dict[str, Any]) -> PreTrainedModel:

@@ -114,6 +114,7 @@ def check_fits(
     free: int | None = None,
     kv_memory: int | None = None,
     max_model_len: int | None = None,
+    weights_memory: int | None = None,
     place: str = "this host",
 ) -> None:
     """Whether weights, the process and the smallest useful KV pool fit, before anything is loaded.
@@ -124,13 +125,14 @@ def check_fits(
         free: bytes that are free there; None: what :func:`available` says.
         kv_memory: bytes asked for the KV pool; None: one sequence of ``max_model_len``, at most 4,096 tokens.
         max_model_len: tokens; None: the model's context.
+        weights_memory: bytes of weights that stay in memory, the rest on disk; None: all of them.
         place: for the message.
 
     Raises:
         InsufficientMemory: with the figures and the ways out.
     """
     free = available() if free is None else free
-    weights = folder_weights_bytes(folder, dtype=dtype)
+    weights = min(folder_weights_bytes(folder, dtype=dtype), weights_memory or 1 << 62)
     shape = kv_shape(read_config(folder))
     tokens = min(max_model_len or shape.context, 4096)
     pool = kv_memory if kv_memory is not None else shape.sequence_bytes(tokens, _KV_ITEM_BYTES)
@@ -138,8 +140,8 @@ def check_fits(
     if needed > free:
         raise InsufficientMemory(
             f"{folder.name} as {dtype} needs {_size(needed)} on {place} (weights {_size(weights)}, KV pool {_size(pool)}, process "
-            f"{_size(PROCESS_BYTES)}), and {_size(free)} is free of {_size(limit())}; use a smaller model, a smaller dtype (int8), or "
-            f"give executors spark.executor.memoryOverhead={overhead_mb(weights, pool)}m."
+            f"{_size(PROCESS_BYTES)}), and {_size(free)} is free of {_size(limit())}; use a smaller model, a smaller dtype (int8), "
+            f"keep a part of the weights on disk (engine setting weights_memory), or give executors spark.executor.memoryOverhead={overhead_mb(weights, pool)}m."
         )
 
 

@@ -157,8 +157,8 @@ def _smoothing(weight: torch.Tensor, inputs: torch.Tensor) -> torch.Tensor:
 
 
 def weights_bytes(model: nn.Module) -> int:
-    """Bytes of a model's weights, integer ones included."""
-    floats = sum(p.numel() * p.element_size() for p in model.parameters())
+    """Bytes of a model's weights in memory, integer ones included; those that stay elsewhere are on the meta device."""
+    floats = sum(p.numel() * p.element_size() for p in model.parameters() if p.device.type != "meta")
     return floats + sum(m.num_bytes for m in model.modules() if isinstance(m, QuantisedLinear))
 
 
