@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint test-unit test-slow test-faults kills soak bench bench-envs wheel audit clean
+.PHONY: help setup demo test lint test-unit test-slow test-faults test-gpu kills soak bench bench-gpu bench-envs wheel audit clean
 
 VENV := .venv
 PYTHON := $(VENV)/bin/python
@@ -30,6 +30,9 @@ FAULTS ?= tests
 test-faults: setup ## Kills, full disks, broken sockets: everything must still be there afterwards (FAULTS=path for a part)
 	$(PYTEST) -m faults $(FAULTS) --durations=10 || [ $$? -eq 5 ]
 
+test-gpu: setup ## The engine on this machine's GPU; skipped, with the reason, where there is none
+	$(PYTEST) -m gpu -rs || [ $$? -eq 5 ]
+
 KILLS ?= 200
 SEED ?= 1
 FROM ?= 0
@@ -51,6 +54,9 @@ lint: setup ## ruff, mypy --strict, import contracts
 
 bench: setup ## Speed and memory of all peers on the same rows; ONLY=extract,ours,row_by_row for some of it
 	@$(PYTHON) -m benchmarks $(if $(ONLY),--only $(ONLY)) $(BENCH_FLAGS)
+
+bench-gpu: setup ## The engine's speed on this machine's GPU, by dtype; says why where there is none
+	@$(PYTHON) -m benchmarks.gpu
 
 bench-envs: setup ## Environments of the peers that need their own: vLLM, OpenVINO GenAI, distribatch
 	@$(PYTHON) -m benchmarks.environments

@@ -19,7 +19,7 @@ __all__ = ["JobConfig", "Settings", "load_job", "load_settings"]
 SPARK_PREFIX = "spark.sparkinfer."
 DEFAULT_YAML = Path("conf/sparkinfer.yaml")
 #: Settings in bytes, which may be written with a unit as in Spark's own (``4g``).
-_SIZES: tuple[KeyPath, ...] = (("engine", "kv_memory"), ("engine", "memo_bytes"))
+_SIZES: tuple[KeyPath, ...] = (("engine", "kv_memory"), ("engine", "weights_memory"), ("engine", "memo_bytes"))
 _UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3, "t": 1024**4}
 
 
