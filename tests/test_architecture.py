@@ -46,7 +46,7 @@ def modules_after(code: str) -> set[str]:
 
 
 def test_the_public_names_are_exactly_these() -> None:
-    assert sorted(sparkinfer.__all__) == ["SamplingParams", "errors", "llm_udf", "run", "session", "status"]
+    assert sorted(sparkinfer.__all__) == ["SamplingParams", "errors", "lint", "llm_udf", "run", "session", "status"]
     for name in sparkinfer.__all__:
         assert getattr(sparkinfer, name) is not None
         assert name in dir(sparkinfer)

@@ -9,6 +9,7 @@ import os
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -68,6 +69,8 @@ def main(arguments: list[str]) -> int:
         started=mark.started,
     )
     status.save(folder.status)
+    tempfile.tempdir = str(folder.path)  # what it leaves goes with its folder
+    _forget_temporary(folder)
     start_guard(folder, recipe)
     watch = _watch(folder, recipe)
     _end_early_with(watch, folder, recipe)
@@ -203,11 +206,19 @@ def _mend(server: Server, folder: EngineFolder) -> None:
         _LOG.warning("The engine's socket is gone and cannot be made again: %s", error)
 
 
+def _forget_temporary(folder: EngineFolder) -> None:
+    """Folders that this engine, or one that was killed before it, has made for the time of its life."""
+    for path in folder.path.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path, ignore_errors=True)
+
+
 def _clean(folder: EngineFolder, recipe: Recipe, *, keeps_memo: bool) -> None:
     """Remove what this engine made; answers and poison rows may wait for the next engine of this executor."""
     socket = Path(recipe.socket)
     socket.unlink(missing_ok=True)
     if keeps_memo:
+        _forget_temporary(folder)
         for path in (folder.journal, folder.status, folder.recipe, folder.token, folder.guard):
             path.unlink(missing_ok=True)
         return

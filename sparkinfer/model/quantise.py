@@ -98,6 +98,7 @@ def quantise(
         bias = None if place.layer.bias is None else place.layer.bias.detach().to(device, rest)
         smoothing = _smoothing(weight, inputs.to(device)) if kernel.rounds_activations and inputs is not None else None
         setattr(place.parent, place.name, kernel(weight, bias, smoothing))
+        place.layer.weight = None  # the list above still holds the layer
     for parameter in model.parameters():
         parameter.data = parameter.data.to(device, rest)
     model.to(device)

@@ -9,6 +9,7 @@ int4: 32 weights share a scale and a zero point; activations stay as they are.
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -23,7 +24,7 @@ _keeps_activations: ContextVar[bool] = ContextVar("sparkinfer_keeps_activations"
 GROUP = 32
 
 
-class QuantisedLinear(nn.Module):
+class QuantisedLinear(nn.Module, ABC):
     """``x @ weight.T + bias`` for float ``x [..., in_features]``, without the float weights.
 
     Args:
@@ -65,12 +66,13 @@ class QuantisedLinear(nn.Module):
         """For people."""
         return f"in_features={self.in_features}, out_features={self.out_features}, kernel={self.kernel}"
 
+    @abstractmethod
     def _pack(self, weight: torch.Tensor) -> None:
-        raise NotImplementedError
+        """Keep float32 ``[out, in]`` as integers."""
 
+    @abstractmethod
     def _product(self, rows: torch.Tensor) -> torch.Tensor:
         """``[n, in_features] -> [n, out_features]``, without the bias."""
-        raise NotImplementedError
 
     def _float_product(self, rows: torch.Tensor) -> torch.Tensor:
         """The same without rounding activations; kernels that do not round them have no other."""

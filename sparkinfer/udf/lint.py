@@ -124,7 +124,10 @@ def _nodes(plan: str) -> Iterator[_Node]:
         found = _NODE.match(line)
         if found is None or line.startswith("== "):
             continue
-        depth = len(found["drawing"])
+        is_heading = found["text"].startswith(
+            "== "
+        )  # of a plan that has run: "+- == Final Plan ==", its root below, not to the right
+        depth = len(found["drawing"]) - is_heading
         if hidden_below is not None and depth > hidden_below:
             continue
         hidden_below = None
@@ -134,7 +137,7 @@ def _nodes(plan: str) -> Iterator[_Node]:
         if node.parent is not None:
             node.parent.children.append(node)
         path.append((depth, node))
-        if node.is_a("InMemoryTableScan", "ReusedExchange"):
+        if node.is_a("InMemoryTableScan", "ReusedExchange") or "== Initial Plan ==" in node.text:
             hidden_below = depth
         yield node
 

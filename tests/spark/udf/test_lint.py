@@ -61,6 +61,18 @@ def test_the_linter_finds_what_a_memo_of_each_executor_does_not_cover(
     assert all(part in sentence for part, sentence in zip(expected, found, strict=True))
 
 
+@pytest.mark.parametrize("name", ["a column", "a sort by the answer", "a union with itself", "distinct texts"])
+def test_a_query_that_has_run_is_judged_like_one_that_has_not(
+    spark: Any, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("sparkinfer.udf.lint._has_one_executor", lambda settings: False)
+    frame = _texts(spark).withColumn("r", llm_udf(model="fake:", fail_on_error=False)("text"))
+    query = QUERIES[name][0](frame)
+    before = lint(query)
+    query.collect()
+    assert lint(query) == before
+
+
 def test_one_executor_has_one_memo(spark: Any) -> None:
     frame = _texts(spark).withColumn("r", llm_udf(model="fake:", fail_on_error=False)("text"))
     assert lint(frame.orderBy("r.result")) == []
