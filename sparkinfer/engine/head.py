@@ -7,15 +7,15 @@ a trial shows that it pays; it costs a second copy of these weights, which a tie
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 
 import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from sparkinfer.model.trial import best_of as _best_of
+
 _TRIAL_TOKENS = 16
-_TRIALS = 3
 _TOLERANCE = 1e-4  # of the largest logit: another order of the same sums
 
 
@@ -65,12 +65,3 @@ def _is_right_and_faster(head: nn.Linear, ordered: Callable[[torch.Tensor], torc
     if float((want - got).abs().max()) > _TOLERANCE * float(want.abs().max()):
         return False
     return _best_of(ordered, tokens) < _best_of(head, tokens)
-
-
-def _best_of(forward: Callable[[torch.Tensor], torch.Tensor], tokens: torch.Tensor) -> float:
-    seconds = []
-    for _ in range(_TRIALS):
-        start = time.perf_counter()
-        forward(tokens)
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)

@@ -170,7 +170,8 @@ class _Line:
         self._put_back: list[Exception] = []
         self._channel = greet(engine, {"purpose": "task", "task": task.to_json(), "settings": spec.settings.to_dict()})
         try:
-            self._wait_for_welcome()
+            # The kernel takes a connection for a process that is stopped; only its answer shows that it lives.
+            self._take(self._next_frame())
         except BaseException:
             self._channel.close()
             raise
@@ -196,12 +197,6 @@ class _Line:
     def hang_up(self) -> None:
         """Close; the reading thread ends by it."""
         self._channel.shut()
-
-    def _wait_for_welcome(self) -> None:
-        """The kernel takes a connection for a process that is stopped; only its answer shows that it lives."""
-        message = frames.decode_control(self._next_frame())
-        if "code" in message:
-            raise _error_of(message)
 
     def _next_frame(self) -> bytes:
         """The engine says something every second; one that is silent for too long is ended."""

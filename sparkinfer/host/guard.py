@@ -22,9 +22,9 @@ _GRACE_S = 5.0
 class _Process:
     """A process by its pid and, against a reused pid, the moment it began."""
 
-    def __init__(self, pid: int, started: int | None = None) -> None:
+    def __init__(self, pid: int) -> None:
         self.pid = pid
-        self.started = _started(pid) if started is None else started
+        self.started = _started(pid)
         try:
             self._pidfd: int | None = os.pidfd_open(pid)
         except (AttributeError, OSError):

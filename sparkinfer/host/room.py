@@ -71,7 +71,7 @@ def host_bytes(spec: EngineSpec, folder: Path | None) -> int:
     if device_set(spec.settings.device).kind != "cpu":
         return PROCESS_BYTES  # weights and pool are in the device's memory
     dtype = "fp32" if spec.dtype == "auto" else spec.dtype
-    weights = min(folder_weights_bytes(folder, dtype=dtype), spec.settings.weights_memory or 1 << 62)
+    weights = folder_weights_bytes(folder, dtype=dtype, at_most=spec.settings.weights_memory)
     return weights + kv + PROCESS_BYTES
 
 

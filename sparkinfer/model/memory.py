@@ -91,8 +91,14 @@ def weights_bytes(ref: ModelRef, *, dtype: str = "fp32") -> int | None:
     return None if folder is None else folder_weights_bytes(folder, dtype=dtype)
 
 
-def folder_weights_bytes(folder: Path, *, dtype: str = "fp32") -> int:
-    """Bytes of a folder's weights once loaded as ``fp32 | bf16 | fp16 | int8 | int4``, from the files' headers."""
+def folder_weights_bytes(folder: Path, *, dtype: str = "fp32", at_most: int | None = None) -> int:
+    """Bytes of a folder's weights once loaded as ``fp32 | bf16 | fp16 | int8 | int4``, from the files' headers.
+
+    Args:
+        folder: the model's folder.
+        dtype: as it will be loaded.
+        at_most: the setting ``weights_memory``: what is more stays elsewhere.
+    """
     total = 0
     for path in weight_files(folder, trust_remote_code=True):
         if path.suffix != ".safetensors":
@@ -104,7 +110,7 @@ def folder_weights_bytes(folder: Path, *, dtype: str = "fp32") -> int:
             if dtype in _QUANTISED_BYTES and len(tensor.shape) == 2 and not _EMBEDDING.search(name):
                 item_bytes = _QUANTISED_BYTES[dtype]
             total += math.ceil(math.prod(tensor.shape) * item_bytes) if is_float else tensor.num_bytes
-    return total
+    return total if at_most is None else min(total, at_most)
 
 
 def check_fits(
@@ -132,7 +138,7 @@ def check_fits(
         InsufficientMemory: with the figures and the ways out.
     """
     free = available() if free is None else free
-    weights = min(folder_weights_bytes(folder, dtype=dtype), weights_memory or 1 << 62)
+    weights = folder_weights_bytes(folder, dtype=dtype, at_most=weights_memory)
     shape = kv_shape(read_config(folder))
     tokens = min(max_model_len or shape.context, 4096)
     pool = kv_memory if kv_memory is not None else shape.sequence_bytes(tokens, _KV_ITEM_BYTES)

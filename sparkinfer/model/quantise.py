@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,10 +16,10 @@ from transformers.pytorch_utils import Conv1D
 
 from sparkinfer.errors import UnsupportedModel
 from sparkinfer.model.quantised import GROUP, KERNELS, QuantisedLinear, UnpackedLinear
+from sparkinfer.model.trial import best_of
 
 _LOG = logging.getLogger(__name__)
 _TRIAL_TOKENS = (16, 256)  # a decode step and a prefill
-_TRIALS = 3
 _TRIAL_SHAPES = 4
 #: How many times the median the largest channel of a layer's input may be.
 _OUTLIER = 50.0
@@ -212,16 +211,5 @@ def _trial(kernel: type[QuantisedLinear], kind: str, shape: tuple[int, ...], dev
         want, got = rows.float() @ weight.t(), layer(rows).float()
         if not float((want - got).abs().max()) <= _TOLERANCE[kind] * float(want.abs().max()):
             raise _Wrong("its sums overflow")
-        spent += _best_of(layer, rows)
+        spent += best_of(layer, rows)
     return spent
-
-
-def _best_of(layer: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor) -> float:
-    seconds = []
-    for _ in range(_TRIALS):
-        start = time.perf_counter()
-        layer(rows)
-        if rows.is_cuda:
-            torch.cuda.synchronize(rows.device)
-        seconds.append(time.perf_counter() - start)
-    return min(seconds)

@@ -124,9 +124,8 @@ def _nodes(plan: str) -> Iterator[_Node]:
         found = _NODE.match(line)
         if found is None or line.startswith("== "):
             continue
-        is_heading = found["text"].startswith(
-            "== "
-        )  # of a plan that has run: "+- == Final Plan ==", its root below, not to the right
+        # In a plan that has run: "+- == Final Plan ==", whose root stands below it, not further right.
+        is_heading = found["text"].startswith("== ")
         depth = len(found["drawing"]) - is_heading
         if hidden_below is not None and depth > hidden_below:
             continue

@@ -120,12 +120,18 @@ def pack(items: list[PlannedSequence], block_size: int) -> PackedBatch:
     return PackedBatch(
         token_ids=np.array(token_ids, np.int64),
         positions=positions,
-        slots=tables[owner, positions // block_size] * block_size + positions % block_size,
+        slots=slots_of(tables, owner, positions, block_size),
         query_starts=starts,
         context_lens=firsts + lengths,
         tables=tables,
         sample_rows=np.flatnonzero(starts[1:][owner] - np.arange(starts[-1]) <= sampled[owner]),
     )
+
+
+def slots_of(tables: np.ndarray, owner: np.ndarray, positions: np.ndarray, block_size: int) -> np.ndarray:
+    """int64 ``[n]``: where tokens lie, by the row of their sequence in ``tables`` and their position in it."""
+    slots: np.ndarray = tables[owner, positions // block_size] * block_size + positions % block_size
+    return slots
 
 
 def slices(batch: PackedBatch, size: int, *, padding_block: int, block_size: int) -> Iterator[PackedBatch]:

@@ -14,9 +14,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparkinfer.engine.attention.base import Attention, AttentionCall, PackedBatch
+from sparkinfer.engine.attention.base import Attention, AttentionCall, LayerShape, PackedBatch, pack, slots_of
 from sparkinfer.engine.attention.reference import ReferenceAttention
+from sparkinfer.engine.base import EngineRequest
 from sparkinfer.engine.kv import KvPool
+from sparkinfer.engine.plan import PlannedSequence
+from sparkinfer.engine.sequence import Sequence
+from sparkinfer.types import SamplingParams
 
 try:
     _torch: Any = import_module("torch.nn.attention.varlen")
@@ -26,6 +30,7 @@ varlen_attn: Any = getattr(_torch, "varlen_attn", None)
 
 _LOG = logging.getLogger(__name__)
 _TOLERANCE = 0.03  # bf16 against float32
+_TRIAL_TOKENS = 3
 
 
 class VarlenAttention:
@@ -104,15 +109,14 @@ def best_attention(pool: KvPool) -> Attention:
     """The fastest kernel for a pool on a GPU that gives what the reference kernel gives on a small batch of this pool's shapes."""
     for paged in (True, False):
         try:
-            attention = VarlenAttention(pool, paged=paged)
-            off = _difference(attention, pool)
+            off = _difference(pool, paged=paged)
         except Exception as error:  # a card, build or shape without this kernel says so in many ways
             _LOG.info(
                 "attention by varlen_attn, paged=%s, is not to be had here: %s", paged, str(error).splitlines()[:1]
             )
             continue
         if off <= _TOLERANCE:
-            return attention
+            return VarlenAttention(pool, paged=paged)
         _LOG.warning("attention by varlen_attn, paged=%s, differs by %.2g and is not used.", paged, off)
     return ReferenceAttention(pool)
 
@@ -122,39 +126,43 @@ def context_slots(batch: PackedBatch, block_size: int) -> np.ndarray:
     owner = np.repeat(np.arange(len(batch.context_lens)), batch.context_lens)
     starts = np.cumsum(batch.context_lens) - batch.context_lens
     positions = np.arange(len(owner)) - starts[owner]
-    found: np.ndarray = batch.tables[owner, positions // block_size] * block_size + positions % block_size
-    return found
+    return slots_of(batch.tables, owner, positions, block_size)
 
 
-def _difference(attention: VarlenAttention, pool: KvPool) -> float:
-    """The largest difference from the reference kernel on two short sequences, one in a chunk and one decoding; blocks are left zero."""
-    batch = PackedBatch(
-        token_ids=np.zeros(3, np.int64),
-        positions=np.array([0, 1, 0]),
-        slots=np.array([0, 1, pool.block_size]) if pool.num_blocks > 1 and pool.block_size > 1 else np.arange(3),
-        query_starts=np.array([0, 2, 3]),
-        context_lens=np.array([2, 1]),
-        tables=np.array([[0], [1]]),
-        sample_rows=np.array([1, 2]),
-    )
+def _difference(pool: KvPool, *, paged: bool) -> float:
+    """The largest difference from the reference kernel on two short sequences, in a small pool like this one."""
+    shapes = {(k.shape[1], k.shape[3], v.shape[3]) for k, v in zip(pool.keys, pool.values, strict=True)}
+    layers = [LayerShape(kv_heads=heads, k_dim=k_dim, v_dim=v_dim) for heads, k_dim, v_dim in sorted(shapes)]
+    device, dtype = pool.keys[0].device, pool.keys[0].dtype
+    batch = _two_sequences(pool.block_size)
+    kernels: list[Attention] = []
+    for make in (ReferenceAttention, lambda small: VarlenAttention(small, paged=paged)):
+        small = KvPool(layers, num_blocks=_TRIAL_TOKENS, block_size=pool.block_size, dtype=dtype, device=device)
+        kernels.append(make(small))
+        kernels[-1].begin(batch)
     largest = 0.0
-    reference = ReferenceAttention(pool)
-    for layer, (keys, values) in enumerate(zip(pool.keys, pool.values, strict=True)):
+    for layer, shape in enumerate(layers):
         generator = torch.Generator().manual_seed(layer)
         query, key, value = (
-            torch.randn((3, keys.shape[1], dim), generator=generator).to(keys.device, keys.dtype)
-            for dim in (keys.shape[3], keys.shape[3], values.shape[3])
+            torch.randn((_TRIAL_TOKENS, shape.kv_heads, dim), generator=generator).to(device, dtype)
+            for dim in (shape.k_dim, shape.k_dim, shape.v_dim)
         )
-        answers = []
-        for kernel in (reference, attention):
-            kernel.begin(batch)
-            answers.append(
-                kernel.forward(layer, query, key, value, AttentionCall(scaling=keys.shape[3] ** -0.5)).float()
-            )
-            keys.zero_()
-            values.zero_()
-        largest = max(largest, float((answers[0] - answers[1]).abs().max()))
+        call = AttentionCall(scaling=shape.k_dim**-0.5)
+        want, got = (kernel.forward(layer, query, key, value, call).float() for kernel in kernels)
+        largest = max(largest, float((want - got).abs().max()))
     return largest
+
+
+def _two_sequences(block_size: int) -> PackedBatch:
+    """Prompts of two tokens and of one."""
+    items, block = [], 0
+    for number, count in enumerate((2, 1)):
+        request = EngineRequest(request_id=number, prompt_ids=[0] * count, sampling=SamplingParams())
+        sequence = Sequence.from_request(request)
+        sequence.block_ids = list(range(block, block + -(-count // block_size)))
+        block += len(sequence.block_ids)
+        items.append(PlannedSequence(sequence, 0, count, True))
+    return pack(items, block_size)
 
 
 def _tokens_first(blocks: torch.Tensor) -> torch.Tensor:
