@@ -28,6 +28,8 @@ class EngineSettings:
     """Bytes for the KV pool; None: what the device or container leaves, see kv_fraction."""
     weights_memory: int | None = None
     """Bytes of weights that stay in the device's memory; the rest is read from host memory or disk in every step. None: all stay."""
+    tensor_parallel: int = 1
+    """Devices of one executor (processes, on a CPU) over which the model's weights are split."""
     kv_fraction: float = 0.5
     """Share of the memory that is free after the weights are loaded, where kv_memory is None."""
     max_model_len: int | None = None
@@ -68,13 +70,22 @@ class EngineSettings:
     """Seconds before the first of them; each later pause is twice as long."""
 
     def __post_init__(self) -> None:
-        for name in ("block_size", "max_batch_tokens", "max_batch_size", "window", "max_deaths"):
+        for name in ("block_size", "max_batch_tokens", "max_batch_size", "window", "max_deaths", "tensor_parallel"):
             self._check_count(name, 1)
         for name in ("kv_memory", "weights_memory", "max_model_len", "threads"):
             if getattr(self, name) is not None:
                 self._check_count(name, 1)
         for name in ("batch_timeout_ms", "guess_tokens", "memo_bytes", "retries"):
             self._check_count(name, 0)
+        self._check_seconds()
+        if self.tensor_parallel > 1 and self.weights_memory is not None:
+            raise InvalidConfig("engine settings tensor_parallel and weights_memory cannot be had together; name one.")
+        if not 0.0 < self.kv_fraction <= 1.0:
+            raise InvalidConfig(f"engine setting kv_fraction must be above 0 and at most 1, not {self.kv_fraction!r}.")
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
+            raise InvalidConfig(f"engine setting device must be auto, cpu, cuda or cuda:N, not {self.device!r}.")
+
+    def _check_seconds(self) -> None:
         if not 0.0 <= self.retry_base_s < float("inf"):
             raise InvalidConfig(
                 f"engine setting retry_base_s must be seconds of at least 0, not {self.retry_base_s!r}."
@@ -82,10 +93,6 @@ class EngineSettings:
         for name in ("idle_timeout_s", "start_timeout_s", "stall_timeout_s"):
             if not getattr(self, name) > 0:
                 raise InvalidConfig(f"engine setting {name} must be seconds above 0, not {getattr(self, name)!r}.")
-        if not 0.0 < self.kv_fraction <= 1.0:
-            raise InvalidConfig(f"engine setting kv_fraction must be above 0 and at most 1, not {self.kv_fraction!r}.")
-        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", self.device):
-            raise InvalidConfig(f"engine setting device must be auto, cpu, cuda or cuda:N, not {self.device!r}.")
 
     def _check_count(self, name: str, low: int) -> None:
         value = getattr(self, name)

@@ -3,28 +3,18 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sparkinfer.config.specs import EngineSpec
-from sparkinfer.engine.base import Engine, EngineInfo
+from sparkinfer.engine.base import Engine
 from sparkinfer.engine.fake import FakeEngine
-from sparkinfer.errors import DeviceNotFound, InsufficientMemory, ModelNotFound, SelfCheckFailed, UnsupportedModel
+from sparkinfer.errors import DeviceNotFound, ModelNotFound, SelfCheckFailed, UnsupportedModel
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from transformers import PreTrainedModel
 
-    from sparkinfer.engine.attention.base import Attention, LayerShape
-    from sparkinfer.engine.kv import KvPool
-    from sparkinfer.engine.runner import PackedRunner
-    from sparkinfer.engine.sampler import Sampler
-
 _LOG = logging.getLogger(__name__)
-_CPU_KV_BYTES = 4 * 1024**3  # more than a CPU can use before its products are the limit
-_DEFAULT_CONTEXT = 2048  # of models whose config names none
 
 
 def create_engine(spec: EngineSpec, folder: Path | None) -> Engine:
@@ -43,7 +33,8 @@ def create_engine(spec: EngineSpec, folder: Path | None) -> Engine:
         return FakeEngine(spec.model.location, spec.settings)
     if folder is None:
         raise ModelNotFound(f"There is no folder for {spec.model.uri!r}; fetch the model before the engine is made.")
-    device, threads = _prepare_device(spec)
+    devices, threads = _prepare_devices(spec)
+    device = devices[0]
     dtype = ("fp32" if device == "cpu" else "bf16") if spec.dtype == "auto" else spec.dtype
     from sparkinfer.model import load
     from sparkinfer.model.memory import check_fits
@@ -56,6 +47,10 @@ def create_engine(spec: EngineSpec, folder: Path | None) -> Engine:
             max_model_len=spec.settings.max_model_len,
             weights_memory=spec.settings.weights_memory,
         )
+    if spec.settings.tensor_parallel > 1:
+        from sparkinfer.engine.ranks import create_split_engine
+
+        return create_split_engine(spec, folder, devices=devices, dtype=dtype, threads=threads)
     model = load(
         folder,
         dtype=dtype,
@@ -81,22 +76,13 @@ def build_engine(model: PreTrainedModel, spec: EngineSpec, *, dtype: str, device
         SelfCheckFailed: see :func:`create_engine`.
         InsufficientMemory: not one sequence fits the KV memory.
     """
+    from sparkinfer.engine.build import about, build_runner, sampler_of
+    from sparkinfer.engine.engine import PackedEngine
     from sparkinfer.engine.fallback import StaticEngine
-    from sparkinfer.engine.sampler import Sampler
-    from sparkinfer.model.quantise import kernel_of, weights_bytes
 
-    kernel = kernel_of(model)
-    dtype = dtype if kernel is None else f"{dtype}-{kernel}"
-    info = EngineInfo(
-        label=f"static/{device}/{dtype}",
-        max_model_len=_context(model, spec),
-        device=device,
-        dtype=dtype,
-        weights_bytes=weights_bytes(model),
-    )
-    sampler = Sampler(repetition_penalty=float(getattr(model.generation_config, "repetition_penalty", None) or 1.0))
+    info = about(model, spec, dtype=dtype, device=device)
     try:
-        return _packed_engine(model, spec, info, sampler, threads)
+        return PackedEngine(build_runner(model, spec, info, threads=threads), spec.settings)
     except (UnsupportedModel, SelfCheckFailed) as error:
         if not spec.fallback:
             raise
@@ -106,108 +92,20 @@ def build_engine(model: PreTrainedModel, spec: EngineSpec, *, dtype: str, device
                 f"{model.config.model_type} cannot generate text; choose a causal language model."
             ) from error
         model.set_attn_implementation("eager")
-        return StaticEngine(model, sampler=sampler, info=info)
+        return StaticEngine(model, sampler=sampler_of(model), info=info)
 
 
-def _packed_engine(
-    model: PreTrainedModel, spec: EngineSpec, info: EngineInfo, sampler: Sampler, threads: int
-) -> Engine:
-    from sparkinfer.engine import probe, selfcheck
-    from sparkinfer.engine.engine import PackedEngine
-    from sparkinfer.engine.head import order_head
-    from sparkinfer.engine.inplace import work_in_place
-    from sparkinfer.engine.runner import PackedRunner
-    from sparkinfer.model.memory import available
-
-    settings = spec.settings
-    shapes = probe.attention_layers(model)
-    _LOG.info("modules that work in place: %s", work_in_place(model))
-    if not settings.strict:  # a trial on the clock decides, and two engines may decide differently
-        info = replace(info, weights_bytes=info.weights_bytes + order_head(model, free_bytes=available()))
-
-    def runner(num_blocks: int, about: EngineInfo) -> PackedRunner:
-        pool, attention = _pool(shapes, num_blocks + settings.strict, spec, model, threads)
-        about = replace(about, label=f"paged/{about.device}-{attention.name}/{about.dtype}", kv_bytes=pool.num_bytes)
-        return PackedRunner(model, pool=pool, attention=attention, sampler=sampler, info=about, strict=settings.strict)
-
-    proof = selfcheck.check(model, shapes, lambda blocks: runner(blocks, info), max_model_len=info.max_model_len)
-    num_blocks, max_model_len = _kv_blocks(shapes, spec, model, info)
-    _LOG.info("self-check passed: %s", proof)
-    return PackedEngine(runner(num_blocks, replace(info, max_model_len=max_model_len)), settings)
-
-
-def _pool(
-    shapes: Sequence[LayerShape], num_blocks: int, spec: EngineSpec, model: PreTrainedModel, threads: int
-) -> tuple[KvPool, Attention]:
-    """A pool and the kernel for its device. The CPU kernel computes in float32 whatever the model's dtype."""
-    import torch
-
-    from sparkinfer.engine.kv import KvPool
-
-    on_cpu = model.device.type == "cpu"
-    dtype = torch.float32 if on_cpu else model.dtype
-    pool = KvPool(shapes, num_blocks=num_blocks, block_size=spec.settings.block_size, dtype=dtype, device=model.device)
-    if on_cpu:
-        from sparkinfer.engine.attention.cpu import CpuAttention
-
-        return pool, CpuAttention(pool, threads=threads)
-    from sparkinfer.engine.attention.varlen import best_attention
-
-    return pool, best_attention(pool)
-
-
-def _kv_blocks(
-    shapes: Sequence[LayerShape], spec: EngineSpec, model: PreTrainedModel, info: EngineInfo
-) -> tuple[int, int]:
-    """How many blocks the pool gets, and the longest sequence that then fits."""
-    import torch
-
-    from sparkinfer.engine.kv import block_bytes
-
-    settings, on_cpu = spec.settings, model.device.type == "cpu"
-    per_block = block_bytes(shapes, block_size=settings.block_size, dtype=torch.float32 if on_cpu else model.dtype)
-    wanted = settings.max_batch_size * -(-info.max_model_len // settings.block_size)
-    blocks = min(wanted, (settings.kv_memory or _free_for_kv(settings.kv_fraction, model)) // per_block)
-    longest = blocks * settings.block_size
-    if blocks < 1 or (settings.max_model_len is not None and longest < info.max_model_len):
-        raise InsufficientMemory(
-            f"The KV pool holds {max(longest, 0)} tokens and one sequence may have {info.max_model_len}; "
-            "raise kv_memory or lower max_model_len."
-        )
-    if longest < info.max_model_len:
-        _LOG.warning("The KV pool limits sequences to %d of the model's %d tokens.", longest, info.max_model_len)
-    return blocks, min(longest, info.max_model_len)
-
-
-def _free_for_kv(fraction: float, model: PreTrainedModel) -> int:
-    import torch
-
-    if model.device.type != "cpu":
-        return int(torch.cuda.mem_get_info(model.device)[0] * fraction)
-    from sparkinfer.model.memory import available
-
-    return min(int(available() * fraction), _CPU_KV_BYTES)
-
-
-def _context(model: PreTrainedModel, spec: EngineSpec) -> int:
-    """The model's own context, or the shorter one that is asked for."""
-    from sparkinfer.engine.probe import text_config
-
-    own = getattr(text_config(model.config), "max_position_embeddings", None) or _DEFAULT_CONTEXT
-    asked = spec.settings.max_model_len
-    return int(own) if asked is None else min(int(own), asked)
-
-
-def _prepare_device(spec: EngineSpec) -> tuple[str, int]:
-    """The torch device, and the CPU threads (Spark forces OMP_NUM_THREADS=1 on its workers, so torch is told here)."""
+def _prepare_devices(spec: EngineSpec) -> tuple[list[str], int]:
+    """A torch device for each rank, and the CPU threads (Spark forces OMP_NUM_THREADS=1 on its workers, so torch is told here)."""
     import torch
 
     from sparkinfer.model.devices import cpu_threads, device_set
 
-    devices = device_set(spec.settings.device, task_addresses=spec.task_gpus)
-    threads = cpu_threads(spec.settings.threads)
+    ranks = spec.settings.tensor_parallel
+    devices = device_set(spec.settings.device, task_addresses=spec.task_gpus, count=ranks)
+    threads = max(1, cpu_threads(spec.settings.threads) // (ranks if devices.kind == "cpu" else 1))
     torch.set_num_threads(threads)
-    return ("cpu" if devices.kind == "cpu" else _torch_name(devices.ids[0])), threads
+    return (["cpu"] * ranks if devices.kind == "cpu" else [_torch_name(gpu) for gpu in devices.ids]), threads
 
 
 def _torch_name(gpu: str) -> str:

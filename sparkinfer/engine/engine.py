@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from sparkinfer.config.settings import EngineSettings
 from sparkinfer.engine.base import EngineRequest, TokenOutput
-from sparkinfer.engine.plan import PlannedSequence, Runner, SampledToken, StepPlan, StepResult
+from sparkinfer.engine.plan import PlannedSequence, Runner, RunnerLost, SampledToken, StepPlan, StepResult
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.sequence import Sequence, SequenceStatus
 from sparkinfer.engine.stats import EngineStats
@@ -103,7 +103,9 @@ class PackedEngine:
         self._stats.count_step(plan)
         try:
             result = self._runner.run(plan)
-        except Exception as error:  # whatever a step raises is its rows' failure; the engine goes on
+        except RunnerLost:
+            raise
+        except Exception as error:  # whatever else a step raises is its rows' failure; the engine goes on
             return self._after_failed_step(plan, error)
         self._scheduler.budget.succeeded()
         return self._collect(plan, result)

@@ -76,6 +76,10 @@ class StepResult:
     failed: dict[int, tuple[str, str]] = field(default_factory=dict)
 
 
+class RunnerLost(Exception):
+    """The runner cannot run any step more, whatever is in it; the engine ends with it."""
+
+
 class Runner(Protocol):
     """Computes a plan: the model's forward over its tokens, K/V stored by block table, then sampling."""
 
@@ -86,7 +90,11 @@ class Runner(Protocol):
     """Whether a greedy request that names no penalty takes the model's best token as it is, so that it can be guessed."""
 
     def run(self, plan: StepPlan) -> StepResult:
-        """Run one step. Raises where the whole batch failed; then no token counts as computed."""
+        """Run one step. Raises where the whole batch failed; then no token counts as computed.
+
+        Raises:
+            RunnerLost: nothing can be run any more.
+        """
 
     def close(self) -> None:
         """Give memory back; the runner is unusable afterwards."""

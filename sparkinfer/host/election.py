@@ -110,7 +110,7 @@ def engine_key(place: Place, spec: EngineSpec) -> str:
     Raises:
         DeviceNotFound: a device is asked for that this executor does not have.
     """
-    devices = device_set(spec.settings.device, task_addresses=spec.task_gpus)
+    devices = device_set(spec.settings.device, task_addresses=spec.task_gpus, count=spec.settings.tensor_parallel)
     parts = (place.identity, *spec.identity, devices.key, str(PROTOCOL), _library_versions())
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -164,7 +164,7 @@ def _start(place: Place, folder: EngineFolder, spec: EngineSpec, key: str, lock:
     log = str(log_folder(place, folder) / f"sparkinfer-engine-{key[:12]}.log")
     _save_token(folder.token)
     Status(attempt=attempt, state=STARTING, time=time.monotonic(), log=log).save(folder.status)
-    devices = device_set(spec.settings.device, task_addresses=spec.task_gpus)
+    devices = device_set(spec.settings.device, task_addresses=spec.task_gpus, count=spec.settings.tensor_parallel)
     recipe = Recipe(
         # the process sees its own devices only, and counts them anew
         spec=replace(spec, settings=replace(spec.settings, device=devices.kind), task_gpus=()),

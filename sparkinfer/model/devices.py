@@ -45,6 +45,7 @@ def device_set(
     task_addresses: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
     host_gpus: Sequence[str] | None = None,
+    count: int = 1,
 ) -> DeviceSet:
     """The devices for an engine started by a task.
 
@@ -53,6 +54,7 @@ def device_set(
         task_addresses: ``TaskContext.resources()["gpu"].addresses``: indices, physical ids or uuids.
         environ: where ``CUDA_VISIBLE_DEVICES`` is read; None: this process's environment.
         host_gpus: the host's GPUs; None: looked up in /proc.
+        count: how many GPUs the engine takes, where it takes any.
 
     Raises:
         DeviceNotFound: a GPU is asked for, or given by Spark, that is not there.
@@ -64,14 +66,14 @@ def device_set(
     if task_addresses:
         ids = tuple(dict.fromkeys(_address(address, environ, visible) for address in task_addresses))
     else:
-        ids = visible[:1] if device == "auto" else visible  # one engine takes one GPU
-    if device == "auto":
-        return DeviceSet(kind="cuda", ids=ids) if ids else CPU
-    return _named(device, ids)
+        ids = visible[:count] if device == "auto" else visible
+    if device == "auto" and not ids:
+        return CPU
+    return _named(device, ids, count) if device != "auto" or count > 1 else DeviceSet(kind="cuda", ids=ids)
 
 
-def _named(device: str, ids: tuple[str, ...]) -> DeviceSet:
-    kind, _, number = device.partition(":")
+def _named(device: str, ids: tuple[str, ...], count: int) -> DeviceSet:
+    kind, _, number = ("cuda" if device == "auto" else device).partition(":")
     if kind != "cuda" or (number and not number.isdigit()):
         raise DeviceNotFound(f"The device {device!r} is none of auto, cpu, cuda, cuda:N.")
     if not ids:
@@ -84,7 +86,12 @@ def _named(device: str, ids: tuple[str, ...]) -> DeviceSet:
         raise DeviceNotFound(
             f"The device {device} was asked for, and this executor has {len(ids)} GPU(s): {', '.join(ids)}."
         )
-    return DeviceSet(kind="cuda", ids=(ids[index],))
+    if index + count > len(ids):
+        raise DeviceNotFound(
+            f"The engine setting tensor_parallel={count} needs {count} GPUs from {device} on, and this executor has "
+            f"{len(ids)}: {', '.join(ids)}. Set spark.task.resource.gpu.amount={count}, or a smaller tensor_parallel."
+        )
+    return DeviceSet(kind="cuda", ids=ids[index : index + count])
 
 
 def visible_gpus(environ: Mapping[str, str] | None = None, host_gpus: Sequence[str] | None = None) -> tuple[str, ...]:

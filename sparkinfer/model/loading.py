@@ -51,6 +51,7 @@ def load(
     trust_remote_code: bool = False,
     attention: str = "eager",
     weights_memory: int | None = None,
+    ranks: int = 1,
 ) -> PreTrainedModel:
     """Load a causal language model with its generation config, in eval mode and without gradients.
 
@@ -66,6 +67,7 @@ def load(
         attention: name of an attention function known to transformers.
         weights_memory: bytes of weights to keep on the device, whole layers; the others stay in host memory (where the device is a
             GPU) and on disk, and are read for each forward. None: all are kept.
+        ranks: over how many processes of this process group the weights are split by transformers' tensor-parallel plan.
 
     Raises:
         InvalidConfig: an unknown dtype, or ``weights_memory`` with one that is made at load.
@@ -89,14 +91,18 @@ def load(
         "use_safetensors": weights[0].suffix == ".safetensors",
         "local_files_only": True,
     }
-    if not device.startswith("cpu") and not is_quantised and importlib.util.find_spec("accelerate") is not None:
+    if ranks > 1:
+        from transformers.distributed import DistributedConfig
+
+        arguments["distributed_config"] = DistributedConfig(tp_size=ranks)
+    elif not device.startswith("cpu") and not is_quantised and importlib.util.find_spec("accelerate") is not None:
         arguments["device_map"] = {"": device}  # straight onto the device, without a detour through host memory
     elsewhere = weights_memory is not None and weights_memory < folder_weights_bytes(folder, dtype=wanted)
     if elsewhere:
         arguments |= _spread(device, weights_memory, is_quantised=is_quantised)
     try:
         model = _from_pretrained(folder, arguments)
-        if elsewhere:
+        if elsewhere or ranks > 1:
             return model.eval().requires_grad_(False)
         if is_quantised:
             from sparkinfer.model.quantise import calibration_ids, quantise

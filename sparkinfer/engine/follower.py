@@ -1,0 +1,45 @@
+"""The process of one rank that does not lead: ``python -m sparkinfer.engine.follower LEADER``, started by ``ranks.py`` only."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import logging
+import os
+import signal
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from sparkinfer.config.specs import EngineSpec
+from sparkinfer.engine.ranks import Rank, join, read_batch
+
+_PR_SET_PDEATHSIG = 1
+
+
+def first_line(spec: EngineSpec, folder: Path, rank: Rank) -> bytes:
+    """What a follower is told before all batches."""
+    return json.dumps({"spec": spec.to_json(), "folder": str(folder), "rank": asdict(rank)}).encode() + b"\n"
+
+
+def main(leader: int) -> None:
+    """Build this rank's runner, then run what the leader runs until its end."""
+    _end_with(leader)
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
+    told = json.loads(sys.stdin.buffer.readline())
+    runner = join(Rank(**told["rank"]), EngineSpec.from_json(told["spec"]), Path(told["folder"]))
+    while (batch := read_batch(sys.stdin.buffer)) is not None:
+        runner.logits(batch)
+    runner.close()
+
+
+def _end_with(leader: int) -> None:
+    """Let the kernel end this process with the leader, also while it is stopped or loads; elsewhere than on Linux the end of input does."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != leader:  # it had ended already
+            sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))
