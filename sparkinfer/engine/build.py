@@ -13,12 +13,13 @@ from sparkinfer.config.specs import EngineSpec
 from sparkinfer.engine import probe, selfcheck
 from sparkinfer.engine.attention.base import Attention, LayerShape
 from sparkinfer.engine.base import EngineInfo
+from sparkinfer.engine.graphs import Recorder, cuda_recorder
 from sparkinfer.engine.head import order_head
 from sparkinfer.engine.inplace import work_in_place
 from sparkinfer.engine.kv import KvPool, block_bytes
 from sparkinfer.engine.runner import PackedRunner
 from sparkinfer.engine.sampler import Sampler
-from sparkinfer.errors import InsufficientMemory
+from sparkinfer.errors import InsufficientMemory, SelfCheckFailed
 from sparkinfer.model.memory import available
 from sparkinfer.model.quantise import kernel_of, weights_bytes
 
@@ -75,19 +76,38 @@ def build_runner(model: PreTrainedModel, spec: EngineSpec, info: EngineInfo, *, 
         info = replace(info, weights_bytes=info.weights_bytes + order_head(model, free_bytes=available()))
     sampler = sampler_of(model)
 
-    def runner(num_blocks: int, max_model_len: int) -> PackedRunner:
-        pool, attention = _pool(shapes, num_blocks + settings.strict, spec, model, threads)
-        label = f"paged/{info.device}-{attention.name}/{info.dtype}" + (f"/tp{ranks}" if ranks > 1 else "")
-        of_runner = replace(info, label=label, kv_bytes=pool.num_bytes * ranks, max_model_len=max_model_len)
+    def runner(num_blocks: int, max_model_len: int, *, recorded: bool) -> PackedRunner:
+        is_padded = settings.strict or recorded  # by one block that no sequence owns
+        pool, attention = _pool(shapes, num_blocks + is_padded, spec, model, threads)
+        recorder = _recorder(attention) if recorded else None
+        kernel = attention.name + ("-graphs" if recorder else "")
+        label = f"paged/{info.device}-{kernel}/{info.dtype}" + (f"/tp{ranks}" if ranks > 1 else "")
         return PackedRunner(
-            model, pool=pool, attention=attention, sampler=sampler, info=of_runner, strict=settings.strict
+            model,
+            pool=pool,
+            attention=attention,
+            sampler=sampler,
+            info=replace(info, label=label, kv_bytes=pool.num_bytes * ranks, max_model_len=max_model_len),
+            strict=settings.strict,
+            recorder=recorder,
         )
 
-    proof = selfcheck.check(
-        model, shapes, lambda blocks: runner(blocks, info.max_model_len), max_model_len=info.max_model_len
-    )
-    _LOG.info("self-check passed: %s", proof)
-    return runner(*_kv_blocks(shapes, spec, model, info))
+    def proves_itself(*, recorded: bool) -> None:
+        def try_out(num_blocks: int) -> PackedRunner:
+            return runner(num_blocks, info.max_model_len, recorded=recorded)
+
+        _LOG.info("self-check: %s", selfcheck.check(model, shapes, try_out, max_model_len=info.max_model_len))
+
+    recorded = model.device.type == "cuda" and not settings.strict and ranks == 1
+    try:
+        proves_itself(recorded=recorded)
+    except SelfCheckFailed as error:
+        if not recorded:
+            raise
+        _LOG.warning("With recorded decode steps: %s They are run as they are.", error)
+        recorded = False
+        proves_itself(recorded=False)
+    return runner(*_kv_blocks(shapes, spec, model, info), recorded=recorded)
 
 
 def ranks_of(model: PreTrainedModel) -> int:
@@ -109,6 +129,13 @@ def _pool(
     from sparkinfer.engine.attention.varlen import best_attention
 
     return pool, best_attention(pool)
+
+
+def _recorder(attention: Attention) -> Recorder | None:
+    """How decode steps are recorded; None where they cannot be. On a CPU nothing is won by it."""
+    from sparkinfer.engine.attention.varlen import VarlenAttention
+
+    return cuda_recorder() if isinstance(attention, VarlenAttention) and attention.is_recordable else None
 
 
 def _kv_blocks(

@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from sparkinfer.engine.attention import hook
 from sparkinfer.engine.attention.base import Attention, PackedBatch, pack, slices
 from sparkinfer.engine.base import EngineInfo
+from sparkinfer.engine.graphs import DecodeGraphs, Recordable, Recorder
 from sparkinfer.engine.kv import KvPool
 from sparkinfer.engine.plan import StepPlan, StepResult
 from sparkinfer.engine.sampler import Sampler
@@ -30,6 +31,7 @@ class PackedRunner:
         sampler: draws the tokens.
         info: what runs.
         strict: give every forward the same shape, so that rounding cannot depend on the batch.
+        recorder: how decode steps are recorded and replayed, see ``graphs.py``; None: each is run anew.
     """
 
     def __init__(
@@ -41,10 +43,12 @@ class PackedRunner:
         sampler: Sampler,
         info: EngineInfo,
         strict: bool = False,
+        recorder: Recorder | None = None,
     ) -> None:
         hook.register()
         model.set_attn_implementation(hook.IMPLEMENTATION)
-        self.num_blocks = pool.num_blocks - strict  # strict mode pads with tokens that live in a block of their own
+        is_padded = strict or recorder is not None
+        self.num_blocks = pool.num_blocks - is_padded  # padding lives in a block of its own
         self.block_size = pool.block_size
         self.info = info
         self.default_is_plain = sampler.repetition_penalty == 1.0
@@ -52,6 +56,7 @@ class PackedRunner:
         self._attention: Attention | None = attention
         self._sampler = sampler
         self._strict = strict
+        self._graphs = None if recorder is None else self._graphs_of(attention, recorder)
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
@@ -72,6 +77,8 @@ class PackedRunner:
     @torch.inference_mode()
     def logits(self, batch: PackedBatch) -> torch.Tensor:
         """Store the batch's K/V; float ``[len(batch.sample_rows), vocabulary]``."""
+        if self._graphs is not None and (logits := self._graphs.run(batch)) is not None:
+            return logits
         if not self._strict:
             return self._forward(batch, batch.sample_rows)
         parts = slices(batch, _STRICT_TOKENS, padding_block=self.num_blocks, block_size=self.block_size)
@@ -83,19 +90,33 @@ class PackedRunner:
         self._attention.begin(batch)
         device = self._model.device
         rows = torch.from_numpy(sample_rows if len(sample_rows) else batch.query_starts[1:2] - 1)  # models want one
+        return self._model_logits(
+            torch.from_numpy(batch.token_ids)[None].to(device),
+            torch.from_numpy(batch.positions)[None].to(device),
+            rows.to(device),
+        )
+
+    def _model_logits(self, ids: torch.Tensor, positions: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        assert self._model is not None and self._attention is not None, "run() after close(). This is a bug."
         with hook.backend(self._attention):
-            output = self._model(
-                input_ids=torch.from_numpy(batch.token_ids)[None].to(device),
-                position_ids=torch.from_numpy(batch.positions)[None].to(device),
-                use_cache=False,
-                logits_to_keep=rows.to(device),
-            )
+            output = self._model(input_ids=ids, position_ids=positions, use_cache=False, logits_to_keep=rows)
         logits: torch.Tensor = output.logits[0]
         return logits
 
+    def _graphs_of(self, attention: Attention, recorder: Recorder) -> DecodeGraphs:
+        assert self._model is not None and isinstance(attention, Recordable), "this kernel cannot be recorded: a bug"
+        return DecodeGraphs(
+            self._model_logits,
+            attention,
+            recorder,
+            device=self._model.device,
+            padding_block=self.num_blocks,
+            block_size=self.block_size,
+        )
+
     def close(self) -> None:
         """Let model and pool go."""
-        self._model = self._attention = None
+        self._model = self._attention = self._graphs = None
 
 
 def _after_guesses(logits: torch.Tensor, drafts: list[tuple[int, ...]]) -> tuple[torch.Tensor, list[int]]:

@@ -98,3 +98,17 @@ def _gap(model: torch.nn.Module, ids: list[int]) -> float:
     model.set_attn_implementation("eager")
     best = model(input_ids=torch.tensor([ids], device="cuda:0"), use_cache=False).logits[0, -1].float().topk(2).values
     return float(best[0] - best[1])
+
+
+def test_decode_steps_are_recorded_once_a_bucket_and_give_the_same_tokens() -> None:
+    model, prompts = tiny.model("llama").to("cuda:0", torch.bfloat16), tiny.prompts((5, 20, 33, 1))
+    engine = build_engine(model, tiny.spec(device="cuda"), dtype="bf16", device="cuda:0", threads=1)
+    assert "-graphs/" in engine.info.label
+    found = tiny.greedy(engine, prompts, NEW_TOKENS)
+    graphs = engine._runner._graphs
+    made = dict(graphs._recordings)
+    assert made
+    assert tiny.greedy(engine, prompts, NEW_TOKENS) == found
+    assert graphs._recordings == made
+    graphs._works = False
+    assert tiny.greedy(engine, prompts, NEW_TOKENS) == found

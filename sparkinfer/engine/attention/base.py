@@ -76,6 +76,25 @@ class PackedBatch:
         return len(self.token_ids)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecodeTables:
+    """A decode step's tables on the device, for a step that is recorded: replays read what stands in them then.
+
+    Attributes:
+        slots: int64 ``[T]``.
+        query_starts: int32 ``[T + 1]``: one token a sequence.
+        context_lens: int32 ``[T]``.
+        blocks: int32 ``[T, widest]``.
+        longest: no context is longer.
+    """
+
+    slots: torch.Tensor
+    query_starts: torch.Tensor
+    context_lens: torch.Tensor
+    blocks: torch.Tensor
+    longest: int
+
+
 class Attention(Protocol):
     """One kernel bound to one pool. ``begin`` once a step, then ``forward`` once a layer."""
 

@@ -14,12 +14,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from sparkinfer.engine.attention.base import Attention, AttentionCall, LayerShape, PackedBatch, pack, slots_of
+from sparkinfer.engine.attention.base import (
+    Attention,
+    AttentionCall,
+    DecodeTables,
+    LayerShape,
+    PackedBatch,
+    pack,
+    slots_of,
+)
 from sparkinfer.engine.attention.reference import ReferenceAttention
 from sparkinfer.engine.base import EngineRequest
 from sparkinfer.engine.kv import KvPool
 from sparkinfer.engine.plan import PlannedSequence
 from sparkinfer.engine.sequence import Sequence
+from sparkinfer.errors import UnsupportedModel
 from sparkinfer.types import SamplingParams
 
 try:
@@ -52,9 +61,16 @@ class VarlenAttention:
         self._reference = ReferenceAttention(pool)
         self._step: dict[str, Any] = {}
         self._slots = self._context_slots = torch.empty(0)
+        self._is_recorded = False
+
+    @property
+    def is_recordable(self) -> bool:
+        """Whether decode steps can be recorded: with gathered keys their number is part of the work."""
+        return self._paged
 
     def begin(self, batch: PackedBatch) -> None:
         """Bring the step's tables to the device, once for all layers."""
+        self._is_recorded = False
         self._reference.begin(batch)
         device = self._pool.keys[0].device
         self._slots = _on(device, batch.slots)
@@ -75,11 +91,26 @@ class VarlenAttention:
             self._context_slots = _on(device, context_slots(batch, self._pool.block_size))
             self._step |= {"cu_seq_k": _on(device, starts.astype(np.int32))}
 
+    def begin_recorded(self, tables: DecodeTables) -> None:
+        """Read the step from these tensors, see :mod:`sparkinfer.engine.graphs`."""
+        self._is_recorded = True
+        self._slots = tables.slots
+        self._step = {
+            "cu_seq_q": tables.query_starts,
+            "cu_seq_k": None,
+            "max_q": 1,
+            "max_k": tables.longest,
+            "seqused_k": tables.context_lens,
+            "block_table": tables.blocks,
+        }
+
     def forward(
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: AttentionCall
     ) -> torch.Tensor:
         """Store, then attend."""
         if call.softcap is not None or key.shape[-1] != value.shape[-1]:
+            if self._is_recorded:
+                raise UnsupportedModel("A layer needs the reference kernel, whose steps cannot be recorded.")
             return self._reference.forward(layer, query, key, value, call)
         keys, values = self._keys[layer], self._values[layer]
         keys.flatten(0, 1).index_copy_(0, self._slots, key.to(keys.dtype))
