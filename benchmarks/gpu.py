@@ -1,6 +1,6 @@
 """The engine on this machine's GPU: tokens a second by dtype, on the prompts of ``benchmarks/engine.py``.
 
-python -m benchmarks.gpu [--rows 400] [--dtypes bf16,fp16,int8,int4]
+python -m benchmarks.gpu [--rows 400] [--dtypes bf16,fp16,int8,fp8,int4]
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main() -> None:
     """Print a line for each dtype."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=400)
-    parser.add_argument("--dtypes", default="bf16,fp16,int8,int4")
+    parser.add_argument("--dtypes", default="bf16,fp16,int8,fp8,int4")
     asked = parser.parse_args()
     if not torch.cuda.is_available():
         print("no GPU: torch.cuda.is_available() is false; nothing is measured")

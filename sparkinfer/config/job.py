@@ -35,7 +35,7 @@ class UdfConfig:
     frequency_penalty: float = 0.0
     on_overflow: Literal["error", "truncate_left", "truncate_right", "truncate_middle", "skip"] = "error"
     skip_blank: bool = False
-    dtype: Literal["auto", "fp32", "bf16", "fp16", "int8", "int4"] = "auto"
+    dtype: Literal["auto", "fp32", "bf16", "fp16", "int8", "fp8", "int4"] = "auto"
     priority: int = 0
     strict: bool = False
     fallback: bool = True

@@ -17,7 +17,7 @@ from sparkinfer.types import ModelRef, SamplingParams
 class EngineSpec:
     """Which engine: one process per (executor, this, device set).
 
-    dtype is the asked-for class: ``auto | fp32 | bf16 | fp16 | int8 | int4``. task_gpus are the addresses that Spark gave the running
+    dtype is the asked-for class: ``auto | fp32 | bf16 | fp16 | int8 | fp8 | int4``. task_gpus are the addresses that Spark gave the running
     task; the worker fills them in, and the device set that they make is part of the engine's key.
     """
 

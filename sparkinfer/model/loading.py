@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 #: Classes of weights that are made at load, see :mod:`sparkinfer.model.quantise`.
-QUANTISED = ("int8", "int4")
+QUANTISED = ("int8", "fp8", "int4")
 
 
 def dtype_for(dtype: str, device: str) -> str:
@@ -60,7 +60,7 @@ def load(
 
     Args:
         folder: what :func:`sparkinfer.model.fetch` gave.
-        dtype: ``auto`` (fp32 on CPU, bf16 on GPU) ``| fp32 | bf16 | fp16 | int8 | int4``; of the last two the linear layers, the
+        dtype: ``auto`` (fp32 on CPU, bf16 on GPU) ``| fp32 | bf16 | fp16 | int8 | fp8 | int4``; of the last three the linear layers, the
             rest as ``auto`` has it.
         device: a torch device.
         trust_remote_code: whether Python code in the folder may run, and pickled weights be read.
@@ -119,7 +119,9 @@ def load(
 def _spread(device: str, weights_memory: int | None, *, is_quantised: bool) -> dict[str, Any]:
     """What from_pretrained needs to keep so much on the device and the rest below it, by accelerate."""
     if is_quantised:
-        raise InvalidConfig("weights_memory keeps layers as they are stored; it cannot be had with dtype int8 or int4.")
+        raise InvalidConfig(
+            "weights_memory keeps layers as they are stored; it cannot be had with a dtype that is made at load (int8, fp8, int4)."
+        )
     if importlib.util.find_spec("accelerate") is None:
         raise MissingDependency("weights_memory needs accelerate: pip install accelerate.")
     memory: dict[str | int, int | None] = {"cpu": weights_memory}

@@ -18,7 +18,7 @@ from sparkinfer.types import ModelRef
 PROCESS_BYTES = 700 * 1024**2
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 #: Bytes of a weight of a linear layer; embeddings and norms stay as they would be without.
-_QUANTISED_BYTES = {"int8": 1.0, "int4": 0.625}
+_QUANTISED_BYTES = {"int8": 1.0, "fp8": 1.0, "int4": 0.625}
 _KV_ITEM_BYTES = 4  # on a CPU, whatever the weights are
 _EMBEDDING = re.compile(r"embed|(^|\.)wte|(^|\.)wpe")
 _MEMINFO = Path("/proc/meminfo")
@@ -92,7 +92,7 @@ def weights_bytes(ref: ModelRef, *, dtype: str = "fp32") -> int | None:
 
 
 def folder_weights_bytes(folder: Path, *, dtype: str = "fp32", at_most: int | None = None) -> int:
-    """Bytes of a folder's weights once loaded as ``fp32 | bf16 | fp16 | int8 | int4``, from the files' headers.
+    """Bytes of a folder's weights once loaded as ``fp32 | bf16 | fp16 | int8 | fp8 | int4``, from the files' headers.
 
     Args:
         folder: the model's folder.
@@ -127,7 +127,7 @@ def check_fits(
 
     Args:
         folder: the model's folder.
-        dtype: ``fp32 | bf16 | fp16 | int8 | int4``, as it will be loaded.
+        dtype: ``fp32 | bf16 | fp16 | int8 | fp8 | int4``, as it will be loaded.
         free: bytes that are free there; None: what :func:`available` says.
         kv_memory: bytes asked for the KV pool; None: one sequence of ``max_model_len``, at most 4,096 tokens.
         max_model_len: tokens; None: the model's context.

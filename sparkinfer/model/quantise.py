@@ -24,7 +24,7 @@ _TRIAL_SHAPES = 4
 #: How many times the median the largest channel of a layer's input may be.
 _OUTLIER = 50.0
 #: Of the largest result: what a kernel may differ by from the same integers multiplied exactly.
-_TOLERANCE = {"int8": 0.03, "int4": 0.01}
+_TOLERANCE = {"int8": 0.03, "fp8": 0.06, "int4": 0.01}
 #: Ordinary text of several kinds.
 CALIBRATION = (
     (
@@ -66,24 +66,24 @@ def quantise(
     """Change every linear layer; embeddings, norms and what else has weights become ``rest``.
 
     The prompts show which channels of a layer's input are large. A layer with one that dwarfs all others keeps its activations.
-    Layers are changed one after the other, so that no more than one of them is ever there twice. In 4 bits the output layer keeps
-    8, for it chooses the token; layers whose rows do not divide into groups keep 8 as well.
+    Layers are changed one after the other, so that no more than one of them is ever there twice. The output layer is int8 whatever the
+    others are, for it chooses the token; so are layers whose sizes do not divide as the kernels of fp8 and int4 need it.
 
     Args:
         model: on the CPU, in eval mode, in whatever dtype it is stored; changed in place and left on ``device``.
-        kind: ``int8 | int4``.
+        kind: ``int8 | fp8 | int4``.
         device: where it will run.
         rest: dtype of everything else.
         prompts: token ids of some ordinary text; none: random ids.
 
     Raises:
-        UnsupportedModel: it has no linear layer.
+        UnsupportedModel: it has no linear layer, or no kernel of that kind runs here.
     """
     places = list(_places(model))
     if not places:
         raise UnsupportedModel(f"{model.config.model_type} has no linear layers to make {kind}; use another dtype.")
     head = model.get_output_embeddings()
-    kinds = {p: "int8" if p.layer is head or p.weight.shape[1] % (2 * GROUP) else kind for p in places}
+    kinds = {p: "int8" if p.layer is head or not _divides(kind, p.weight.shape) else kind for p in places}
     kernels = {k: _fastest(k, [p for p in places if kinds[p] == k], device) for k in sorted({*kinds.values()})}
     largest = _largest_inputs(model, places, prompts) if any(k.rounds_activations for k in kernels.values()) else {}
     before = sum(p.numel() * p.element_size() for p in model.parameters())
@@ -175,6 +175,10 @@ def _places(model: nn.Module) -> Iterator[_Place]:
                 yield _Place(parent, name, child)
 
 
+def _divides(kind: str, shape: torch.Size) -> bool:
+    return all(size % 16 == 0 for size in shape) if kind == "fp8" else shape[1] % (2 * GROUP) == 0
+
+
 def _fastest(kind: str, places: list[_Place], device: str) -> type[QuantisedLinear]:
     """The right and fastest kernel on the shapes that hold most of these weights."""
     counts = Counter(tuple(place.weight.shape) for place in places)
@@ -185,6 +189,8 @@ def _fastest(kind: str, places: list[_Place], device: str) -> type[QuantisedLine
             seconds[kernel] = sum(counts[shape] * _trial(kernel, kind, shape, device) for shape in largest)
         except (RuntimeError, AttributeError, NotImplementedError, _Wrong) as error:
             _LOG.info("kernel %s is of no use here: %s", kernel.kernel, str(error).splitlines()[0])
+    if not seconds:
+        raise UnsupportedModel(f"No kernel for dtype {kind} runs on {device}; use int8, which runs everywhere.")
     chosen = min(seconds, key=lambda kernel: seconds[kernel])
     _LOG.info(
         "%s kernels in ms: %s; %s is used",

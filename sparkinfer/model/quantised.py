@@ -3,7 +3,7 @@
 int8: a scale for each output row of the weights and, where the product is of integers, one for each token, so that no token's
 result depends on its neighbours (quantisation by token and row as in LLM.int8(), Dettmers et al. 2022). Channels of the input that are
 always large are divided by a factor that their weights take over (SmoothQuant, Xiao et al. 2022).
-int4: 32 weights share a scale and a zero point; activations stay as they are.
+fp8: floats of 8 bits, scaled the same way. int4: 32 weights share a scale and a zero point; activations stay as they are.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from torch import nn
 
 _TINY = 1e-30
+_FP8_MAX = 448.0  # of e4m3
 _keeps_activations: ContextVar[bool] = ContextVar("sparkinfer_keeps_activations", default=False)
 #: Weights of one row that share a scale and a zero point in 4 bits.
 GROUP = 32
@@ -155,6 +156,33 @@ class IntegerLinear(QuantisedLinear):
         return nn.functional.linear(rows, self.weight_t.t().to(rows.dtype)).mul_(self.scales.to(rows.dtype))
 
 
+class Fp8Linear(QuantisedLinear):
+    """fp8 (e4m3) by the product that GPUs from Ada and Hopper on have, with a scale for each row of weights and each token.
+
+    Activations are rounded too, but as floats: a large channel leaves the others their digits.
+    """
+
+    kernel = "fp8"
+    weight_q: torch.Tensor
+    scales: torch.Tensor
+
+    def _pack(self, weight: torch.Tensor) -> None:
+        scales = weight.abs().amax(1, keepdim=True).div_(_FP8_MAX).clamp_(min=_TINY)
+        self.register_buffer("weight_q", (weight / scales).to(torch.float8_e4m3fn))
+        self.register_buffer("scales", scales)
+
+    def _product(self, rows: torch.Tensor) -> torch.Tensor:
+        scales = rows.abs().amax(1, keepdim=True).float().div_(_FP8_MAX).clamp_(min=_TINY)
+        rounded = (rows.float() / scales).to(torch.float8_e4m3fn)
+        out: torch.Tensor = torch._scaled_mm(
+            rounded, self.weight_q.t(), scale_a=scales, scale_b=self.scales.t(), out_dtype=torch.bfloat16
+        )
+        return out
+
+    def _float_product(self, rows: torch.Tensor) -> torch.Tensor:
+        return nn.functional.linear(rows, self.weight_q.to(rows.dtype) * self.scales.to(rows.dtype))
+
+
 class UnpackedLinear(QuantisedLinear):
     """int8 weights made floats for each product: saves memory, not time; runs everywhere."""
 
@@ -221,6 +249,7 @@ KERNELS: dict[str, dict[str, tuple[type[QuantisedLinear], ...]]] = {
         "cpu": (FbgemmLinear, IntegerLinear, UnpackedLinear),
         "cuda": (IntegerLinear, UnpackedLinear),
     },
+    "fp8": {"cpu": (), "cuda": (Fp8Linear,)},
     "int4": {"cpu": (PackedInt4Linear, Unpacked4Linear), "cuda": (Unpacked4Linear,)},
 }
 

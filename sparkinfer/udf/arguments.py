@@ -15,7 +15,7 @@ from sparkinfer.types import SamplingParams
 TEXT_NAME = "text"
 
 OVERFLOW_POLICIES = ("error", "truncate_left", "truncate_right", "truncate_middle", "skip")
-DTYPES = ("auto", "fp32", "bf16", "fp16", "int8", "int4")
+DTYPES = ("auto", "fp32", "bf16", "fp16", "int8", "fp8", "int4")
 ENGINE_MODES = ("shared", "inline")
 
 

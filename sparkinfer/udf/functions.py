@@ -71,8 +71,8 @@ def llm_udf(
         frequency_penalty: the same, for each time they came.
         on_overflow: ``error | truncate_left | truncate_right | truncate_middle | skip`` where a prompt does not fit.
         skip_blank: rows whose prompt columns are all blank are skipped, as rows of nulls are.
-        dtype: ``auto | fp32 | bf16 | fp16 | int8 | int4``; auto is fp32 on a CPU and bf16 on a GPU; int8
-            and int4 round the weights of linear layers and take less memory.
+        dtype: ``auto | fp32 | bf16 | fp16 | int8 | fp8 | int4``; auto is fp32 on a CPU and bf16 on a GPU; the last
+            three round the weights of linear layers and take less memory; fp8 needs a GPU that multiplies it.
         priority: higher is served first.
         strict: pad to fixed shapes, so that no answer depends on its neighbours by rounding.
         fallback: let models that cannot be packed run on the slower always-right path.

@@ -65,7 +65,7 @@ def test_tokens_are_those_of_generate_but_for_ties_of_bf16(kind: str) -> None:
             assert _gap(model, prompt + expected[:at]) < CLOSE, (kind, at)
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "int8", "int4"])
+@pytest.mark.parametrize("dtype", ["bf16", "int8", "fp8", "int4"])
 def test_a_folder_runs_on_the_card_in_each_dtype(tmp_path: Path, dtype: str) -> None:
     tiny.model("llama").to(torch.bfloat16).save_pretrained(tmp_path)
     spec = replace(tiny.spec(device="cuda"), dtype=dtype)

@@ -12,6 +12,7 @@ import torch
 
 from sparkinfer.engine.attention.base import AttentionCall, PackedBatch
 from sparkinfer.engine.kv import KvPool
+from sparkinfer.model.cache import cache_root
 
 _LOG = logging.getLogger(__name__)
 _NO_SINKS = np.empty(0, np.float32)
@@ -101,9 +102,8 @@ def _use_compile_cache() -> None:
     numba looks whether a kernel's own file has changed; what the kernel is made of lies in another one, and names the folder.
     """
     if "NUMBA_CACHE_DIR" not in os.environ:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
         digest = hashlib.sha256(Path(__file__).with_name("simd.py").read_bytes()).hexdigest()
-        os.environ["NUMBA_CACHE_DIR"] = str(base / "sparkinfer" / "numba" / digest[:12])
+        os.environ["NUMBA_CACHE_DIR"] = str(cache_root() / "numba" / digest[:12])
     import numba
 
     numba.config.reload_config()

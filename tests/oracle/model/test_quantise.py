@@ -13,7 +13,7 @@ from sparkinfer.engine.create import create_engine
 from sparkinfer.errors import UnsupportedModel
 from sparkinfer.model import load, memory
 from sparkinfer.model.quantise import kernel_of, quantise, weights_bytes
-from sparkinfer.model.quantised import KERNELS, QuantisedLinear, UnpackedLinear
+from sparkinfer.model.quantised import KERNELS, Fp8Linear, QuantisedLinear, UnpackedLinear
 from tests.oracle.engine import tiny
 
 
@@ -54,6 +54,29 @@ def test_the_engine_packs_quantised_models_and_gives_what_each_prompt_gives_alon
     alone = [tiny.greedy(engine, [prompt], 6)[0] for prompt in prompts]
     same = sum(one == other for one, other in zip(together, alone, strict=True))
     assert same >= len(prompts) - 1, "but for a step of an integer that rounding has moved"
+
+
+def test_fp8_needs_a_gpu_that_multiplies_it(folder: Path) -> None:
+    with pytest.raises(UnsupportedModel, match="fp8 runs on cpu; use int8"):
+        load(folder, dtype="fp8")
+
+
+def test_fp8_weights_give_what_the_floats_give_but_for_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch emulates the product on a CPU: slow, and enough to see scales, sizes and the self-check."""
+    monkeypatch.setitem(KERNELS["fp8"], "cpu", (Fp8Linear,))
+    layer, rows = torch.nn.Linear(64, 96), torch.randn((50, 64), generator=torch.Generator().manual_seed(1))
+    rounded = Fp8Linear(layer.weight.detach(), layer.bias.detach())(rows)
+    assert float((layer(rows) - rounded).std() / rounded.std()) < 0.05  # three bits of mantissa, on both sides
+    plain, model = tiny.model("llama"), tiny.model("llama")
+    quantise(model, "fp8", device="cpu", rest=torch.float32)
+    assert kernel_of(model) == "fp8"
+    assert model.lm_head.kernel in {kernel.kernel for kernel in KERNELS["int8"]["cpu"]}
+    ids = torch.tensor([tiny.prompts((40,))[0]])
+    want, got = plain(ids).logits[0], model(ids).logits[0]
+    assert float((want - got).abs().mean()) < 0.3 * float(want.std())  # int8 0.06, int4 0.39: random layers amplify
+    engine = tiny.engine(model, dtype="fp8", fallback=False)
+    assert engine.info.label == "paged/cpu-numba/fp8-fp8"
+    assert all(len(tokens) == 4 for tokens in tiny.greedy(engine, tiny.prompts((3, 18)), 4))
 
 
 def test_only_right_kernels_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
