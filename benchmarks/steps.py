@@ -1,6 +1,6 @@
 """What a step of the sample model costs by its kind: forward alone, best and median of five, no scheduling and no sampling.
 
-``--compiled`` takes the in-place modules back and lets torch.compile have the decoder layers, to see whether that pays.
+``--compiled`` lets torch.compile have the decoder layers instead of working in place, as the engine does where a trial shows that it pays.
 
     python benchmarks/steps.py [--threads 2] [--compiled]
 """
@@ -14,17 +14,15 @@ from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the engine process has it, before torch is imported
 
-import torch
 
 from sparkinfer.config.settings import EngineSettings
 from sparkinfer.config.specs import EngineSpec
-from sparkinfer.engine.attention import hook
 from sparkinfer.engine.attention.base import PackedBatch, pack
 from sparkinfer.engine.base import EngineRequest
-from sparkinfer.engine.create import create_engine
+from sparkinfer.engine.create import build_engine, create_engine
 from sparkinfer.engine.plan import PlannedSequence
 from sparkinfer.engine.sequence import Sequence
-from sparkinfer.model import fetch, resolve
+from sparkinfer.model import fetch, load, resolve
 from sparkinfer.types import SamplingParams
 
 BLOCK = 16
@@ -73,18 +71,14 @@ def main() -> None:
     ref = resolve("sample")
     spec = EngineSpec(model=ref, dtype="fp32", fallback=False, settings=EngineSettings(threads=asked.threads))
     engine: Any = create_engine(spec, fetch(ref))
-    runner = engine._runner
+    runner = engine.runner
     measure(runner, "as it is")
     if not asked.compiled:
         return
-    for module in runner._model.modules():
-        if "forward" in vars(module):
-            del module.forward
-    measure(runner, "plain")
-    hook.AttentionInterface.register(hook.IMPLEMENTATION, torch.compiler.disable(hook._attention))
     start = time.perf_counter()
-    for layer in runner._model.model.layers:
-        layer.compile(dynamic=True)
+    model = load(fetch(ref), dtype="fp32")
+    compiled: Any = build_engine(model, spec, dtype="fp32", device="cpu", threads=asked.threads, compiled=True)
+    runner = compiled.runner
     runner.logits(batch_of(*STEPS["decode 16 rows"]))
     print(f"compiling took {time.perf_counter() - start:.0f} s")
     measure(runner, "compiled")

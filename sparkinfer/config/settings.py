@@ -46,6 +46,8 @@ class EngineSettings:
     """Keep the KV blocks of finished prompts for prompts that begin alike."""
     guess_tokens: int = 16
     """A step of fewer tokens is filled up to so many with guesses of what comes next (greedy answers stay the same); 0: never."""
+    compile_budget_s: float = 0.0
+    """Seconds that may be spent, once for a structure of model, to find out whether torch.compile makes steps faster; 0: it is not used."""
     strict: bool = False
     """Pad to fixed shapes, so that an answer cannot depend on its neighbours by rounding."""
     threads: int | None = None
@@ -89,6 +91,10 @@ class EngineSettings:
         if not 0.0 <= self.retry_base_s < float("inf"):
             raise InvalidConfig(
                 f"engine setting retry_base_s must be seconds of at least 0, not {self.retry_base_s!r}."
+            )
+        if not 0.0 <= self.compile_budget_s < float("inf"):
+            raise InvalidConfig(
+                f"engine setting compile_budget_s must be seconds of at least 0, not {self.compile_budget_s!r}."
             )
         for name in ("idle_timeout_s", "start_timeout_s", "stall_timeout_s"):
             if not getattr(self, name) > 0:

@@ -13,6 +13,7 @@ from sparkinfer.config.specs import EngineSpec
 from sparkinfer.engine import probe, selfcheck
 from sparkinfer.engine.attention.base import Attention, LayerShape
 from sparkinfer.engine.base import EngineInfo
+from sparkinfer.engine.compiled import compile_layers
 from sparkinfer.engine.graphs import Recorder, cuda_recorder
 from sparkinfer.engine.head import order_head
 from sparkinfer.engine.inplace import work_in_place
@@ -53,7 +54,9 @@ def sampler_of(model: PreTrainedModel) -> Sampler:
     return Sampler(repetition_penalty=float(getattr(model.generation_config, "repetition_penalty", None) or 1.0))
 
 
-def build_runner(model: PreTrainedModel, spec: EngineSpec, info: EngineInfo, *, threads: int) -> PackedRunner:
+def build_runner(
+    model: PreTrainedModel, spec: EngineSpec, info: EngineInfo, *, threads: int, compiled: bool = False
+) -> PackedRunner:
     """A runner that has proved itself. Of a split model every rank builds its own, all with the same calls in the same order.
 
     Args:
@@ -61,6 +64,7 @@ def build_runner(model: PreTrainedModel, spec: EngineSpec, info: EngineInfo, *, 
         spec: which engine.
         info: what :func:`about` says.
         threads: CPU threads.
+        compiled: let torch.compile have the decoder layers.
 
     Raises:
         UnsupportedModel: it cannot run packed.
@@ -69,7 +73,10 @@ def build_runner(model: PreTrainedModel, spec: EngineSpec, info: EngineInfo, *, 
     """
     settings, ranks = spec.settings, ranks_of(model)
     shapes = probe.attention_layers(model)
-    _LOG.info("modules that work in place: %s", work_in_place(model))
+    if compiled:
+        _LOG.info("layers that are compiled: %d", compile_layers(model))
+    else:
+        _LOG.info("modules that work in place: %s", work_in_place(model))
     if (
         not settings.strict and ranks == 1
     ):  # a trial on the clock decides, and two engines or ranks may decide differently

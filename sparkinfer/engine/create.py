@@ -51,6 +51,7 @@ def create_engine(spec: EngineSpec, folder: Path | None) -> Engine:
         from sparkinfer.engine.ranks import create_split_engine
 
         return create_split_engine(spec, folder, devices=devices, dtype=dtype, threads=threads)
+    compiled = _is_compiled(spec, folder, dtype=dtype, device=device, threads=threads)
     model = load(
         folder,
         dtype=dtype,
@@ -58,10 +59,12 @@ def create_engine(spec: EngineSpec, folder: Path | None) -> Engine:
         trust_remote_code=spec.trust_remote_code,
         weights_memory=spec.settings.weights_memory,
     )
-    return build_engine(model, spec, dtype=dtype, device=device, threads=threads)
+    return build_engine(model, spec, dtype=dtype, device=device, threads=threads, compiled=compiled)
 
 
-def build_engine(model: PreTrainedModel, spec: EngineSpec, *, dtype: str, device: str, threads: int) -> Engine:
+def build_engine(
+    model: PreTrainedModel, spec: EngineSpec, *, dtype: str, device: str, threads: int, compiled: bool = False
+) -> Engine:
     """The engine for a loaded model: packed where it proves itself, else the always-right path.
 
     Args:
@@ -70,6 +73,7 @@ def build_engine(model: PreTrainedModel, spec: EngineSpec, *, dtype: str, device
         dtype: name of the model's dtype, for the label.
         device: ``cpu`` or a CUDA device.
         threads: CPU threads.
+        compiled: let torch.compile have the decoder layers.
 
     Raises:
         UnsupportedModel: see :func:`create_engine`.
@@ -82,7 +86,7 @@ def build_engine(model: PreTrainedModel, spec: EngineSpec, *, dtype: str, device
 
     info = about(model, spec, dtype=dtype, device=device)
     try:
-        return PackedEngine(build_runner(model, spec, info, threads=threads), spec.settings)
+        return PackedEngine(build_runner(model, spec, info, threads=threads, compiled=compiled), spec.settings)
     except (UnsupportedModel, SelfCheckFailed) as error:
         if not spec.fallback:
             raise
@@ -93,6 +97,18 @@ def build_engine(model: PreTrainedModel, spec: EngineSpec, *, dtype: str, device
             ) from error
         model.set_attn_implementation("eager")
         return StaticEngine(model, sampler=sampler_of(model), info=info)
+
+
+def _is_compiled(spec: EngineSpec, folder: Path, *, dtype: str, device: str, threads: int) -> bool:
+    """Whether torch.compile pays: never tried unless asked for, and not where the clock must decide nothing or layers are not torch's."""
+    from sparkinfer.model.loading import QUANTISED
+
+    settings = spec.settings
+    if not settings.compile_budget_s or settings.strict or settings.weights_memory or dtype in QUANTISED:
+        return False
+    from sparkinfer.engine.compiled import verdict_of
+
+    return verdict_of(spec, folder, dtype=dtype, device=device, threads=threads).pays
 
 
 def _prepare_devices(spec: EngineSpec) -> tuple[list[str], int]:

@@ -28,7 +28,7 @@ class PackedEngine:
         self, runner: Runner, settings: EngineSettings, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.info = runner.info
-        self._runner = runner
+        self.runner = runner
         self._clock = clock
         self._scheduler = Scheduler(
             settings,
@@ -81,7 +81,7 @@ class PackedEngine:
 
     def close(self) -> None:
         """Give memory back."""
-        self._runner.close()
+        self.runner.close()
 
     def _next_plan(self) -> StepPlan:
         if self._plan is None:
@@ -102,7 +102,7 @@ class PackedEngine:
     def _run(self, plan: StepPlan) -> list[TokenOutput]:
         self._stats.count_step(plan)
         try:
-            result = self._runner.run(plan)
+            result = self.runner.run(plan)
         except RunnerLost:
             raise
         except Exception as error:  # whatever else a step raises is its rows' failure; the engine goes on

@@ -105,7 +105,7 @@ def test_decode_steps_are_recorded_once_a_bucket_and_give_the_same_tokens() -> N
     engine = build_engine(model, tiny.spec(device="cuda"), dtype="bf16", device="cuda:0", threads=1)
     assert "-graphs/" in engine.info.label
     found = tiny.greedy(engine, prompts, NEW_TOKENS)
-    graphs = engine._runner._graphs
+    graphs = engine.runner._graphs
     made = dict(graphs._recordings)
     assert made
     assert tiny.greedy(engine, prompts, NEW_TOKENS) == found

@@ -61,7 +61,7 @@ def engine_of(
 
 def runner_of(engine: PackedEngine) -> FakeRunner:
     """The fake runner of an engine made here."""
-    runner = engine._runner
+    runner = engine.runner
     assert isinstance(runner, FakeRunner)
     return runner
 

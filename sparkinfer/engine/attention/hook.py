@@ -44,6 +44,8 @@ def backend(active: Backend) -> Iterator[None]:
 
 def register() -> None:
     """Make :data:`IMPLEMENTATION` known to transformers; repeating it changes nothing."""
+    if IMPLEMENTATION in AttentionInterface().valid_keys():
+        return
     AttentionInterface.register(IMPLEMENTATION, _attention)
     AttentionMaskInterface.register(IMPLEMENTATION, _no_mask)
 
@@ -80,3 +82,9 @@ def _attention(
     layer: Any = module.layer_idx
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     return _backend.get().forward(layer, q, k, v, call)[None], None
+
+
+def hide_from_compiler() -> None:
+    """Let torch.compile end one piece of code before attention and begin another behind it."""
+    register()
+    AttentionInterface.register(IMPLEMENTATION, torch.compiler.disable(_attention))

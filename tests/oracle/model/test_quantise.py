@@ -61,6 +61,7 @@ def test_fp8_needs_a_gpu_that_multiplies_it(folder: Path) -> None:
         load(folder, dtype="fp8")
 
 
+@torch.inference_mode()
 def test_fp8_weights_give_what_the_floats_give_but_for_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch emulates the product on a CPU: slow, and enough to see scales, sizes and the self-check."""
     monkeypatch.setitem(KERNELS["fp8"], "cpu", (Fp8Linear,))
