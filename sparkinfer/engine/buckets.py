@@ -11,7 +11,7 @@ None starves: every :data:`OLDEST_EVERY`-th admission is the oldest request's, w
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any
 
@@ -19,6 +19,8 @@ from sparkinfer.engine.sequence import Sequence
 
 OLDEST_EVERY = 8
 GROUPED_IDS = 1024  # prompts that are alike for longer than this are neighbours only by chance
+
+_SPARE = 1024  # entries that are not worth a sweep
 
 BucketKey = tuple[int, int]
 Heap = list[tuple[Any, int, Sequence]]  # (order, ticket, sequence)
@@ -32,7 +34,8 @@ def bucket_of(sequence: Sequence) -> BucketKey:
 class WaitingQueue:
     """A priority queue that groups like with like. Every operation is O(log n), plus one look at each bucket's head.
 
-    Each stay has a ticket. Heap entries of a stay that is over remain until they come to the top, and are dropped there.
+    Each stay has a ticket. Heap entries of a stay that is over are dropped when they come to the top, and all of them together before
+    they outnumber the others by far: what is left of a bucket by age may never come to its top.
 
     Args:
         window: how many waiting requests are grouped; later ones wait in plain order.
@@ -59,6 +62,7 @@ class WaitingQueue:
         self.num_tokens += len(sequence.token_ids)
         heappush(self._backlog, (sequence.rank, ticket, sequence))
         heappush(self._by_age, (sequence.request.arrival, ticket, sequence))
+        self._sweep()
 
     def remove(self, sequence: Sequence) -> bool:
         """Take a sequence out without admitting it (aborted, or waiting for something else); whether it was there."""
@@ -128,6 +132,15 @@ class WaitingQueue:
                 return sequence
             heappop(heap)
         return None
+
+    def _sweep(self) -> None:
+        """Drop what is over from all heaps where half of the entries are; each that waits stands in two heaps."""
+        heaps = (self._backlog, self._by_age, *self._buckets.values())
+        if sum(map(len, heaps)) <= 4 * len(self._tickets) + _SPARE:
+            return
+        for heap in heaps:
+            heap[:] = [entry for entry in heap if self._tickets.get(entry[2].request_id) == entry[1]]
+            heapify(heap)
 
     def _forget_all(self) -> None:
         for heap in (self._backlog, self._by_age):
