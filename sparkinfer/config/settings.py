@@ -96,6 +96,11 @@ class EngineSettings:
             raise InvalidConfig(
                 f"engine setting compile_budget_s must be seconds of at least 0, not {self.compile_budget_s!r}."
             )
+        if self.compile_budget_s >= self.start_timeout_s:
+            raise InvalidConfig(
+                f"engine setting compile_budget_s ({self.compile_budget_s:g} s) must be shorter than start_timeout_s "
+                f"({self.start_timeout_s:g} s), for an engine is not ready before its trial has ended."
+            )
         for name in ("idle_timeout_s", "start_timeout_s", "stall_timeout_s"):
             if not getattr(self, name) > 0:
                 raise InvalidConfig(f"engine setting {name} must be seconds above 0, not {getattr(self, name)!r}.")

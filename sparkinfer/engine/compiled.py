@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
+from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -23,8 +24,11 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sparkinfer.config.specs import EngineSpec
 from sparkinfer.engine.attention import hook
+from sparkinfer.engine.child import child_environment
+from sparkinfer.errors import DownloadFailed
 from sparkinfer.model.cache import cache_root
 from sparkinfer.model.folder import read_config
+from sparkinfer.model.lock import host_lock
 
 _LOG = logging.getLogger(__name__)
 _INDUCTOR_CACHE = "TORCHINDUCTOR_CACHE_DIR"
@@ -72,22 +76,22 @@ def verdict_of(spec: EngineSpec, folder: Path, *, dtype: str, device: str, threa
     """
     place = cache_root() / "compiled" / structure(read_config(folder), dtype=dtype, device=device, threads=threads)
     os.environ[_INDUCTOR_CACHE] = str(place / "code")  # for this process's own compiling too
-    known, budget = _load(place / "verdict.json"), spec.settings.compile_budget_s
-    if known is None or (known.gain is None and known.budget_s < budget):
-        known = _tried(spec, folder, budget)
+    try:
         place.mkdir(parents=True, exist_ok=True)
-        fresh = place / f"verdict-{os.getpid()}.part"
-        fresh.write_text(json.dumps(asdict(known)))
-        fresh.replace(place / "verdict.json")
-    _LOG.info("%s", known)
-    return known
+        with host_lock(place / "lock", timeout=spec.settings.start_timeout_s):
+            found = _known_or_tried(spec, folder, place / "verdict.json", threads)
+    except (OSError, DownloadFailed) as error:  # a cache that is full or read-only, or somebody else's endless trial
+        return Verdict(gain=None, compile_s=0.0, budget_s=0.0, reason=f"the cache cannot be used: {error}")
+    _LOG.info("%s", found)
+    return found
 
 
 def structure(config: dict[str, object], *, dtype: str, device: str, threads: int) -> str:
-    """Digest of all that compiled code depends on: the model's structure, but no weight; dtype, device, threads and torch."""
+    """Digest of all that compiled code depends on: the model's structure, but no weight; dtype, device, threads and versions."""
     shape = {name: value for name, value in config.items() if name not in _NO_STRUCTURE}
     kind = torch.cuda.get_device_name(device) if device.startswith("cuda") else torch.backends.cpu.get_cpu_capability()
-    text = json.dumps([shape, dtype, kind, threads, torch.__version__], sort_keys=True, default=str)
+    versions = [metadata.version(name) for name in ("torch", "transformers", "sparkinfer")]
+    text = json.dumps([shape, dtype, kind, threads, versions], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
 
 
@@ -104,11 +108,21 @@ def compile_layers(model: PreTrainedModel) -> int:
     return len(layers)
 
 
-def _tried(spec: EngineSpec, folder: Path, budget_s: float) -> Verdict:
+def _known_or_tried(spec: EngineSpec, folder: Path, path: Path, threads: int) -> Verdict:
+    known, budget = _load(path), spec.settings.compile_budget_s
+    if known is not None and (known.gain is not None or known.budget_s >= budget):
+        return known
+    found = _tried(spec, folder, budget, threads)
+    fresh = path.with_suffix(".part")
+    fresh.write_text(json.dumps(asdict(found)))
+    fresh.replace(path)
+    return found
+
+
+def _tried(spec: EngineSpec, folder: Path, budget_s: float, threads: int) -> Verdict:
     """A trial in a process of its own; see ``compile_trial.py``."""
     start = time.monotonic()
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
-    command = [sys.executable, "-m", "sparkinfer.engine.compile_trial", str(folder)]
+    command = [sys.executable, "-m", "sparkinfer.engine.compile_trial", str(os.getpid()), str(folder)]
     try:
         done = subprocess.run(
             command,
@@ -116,7 +130,7 @@ def _tried(spec: EngineSpec, folder: Path, budget_s: float) -> Verdict:
             stdout=subprocess.PIPE,
             text=True,
             timeout=budget_s,
-            env=environment,
+            env=child_environment(threads),
             check=False,
         )
         found = json.loads(done.stdout.strip().splitlines()[-1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,15 +52,23 @@ def create_engine(spec: EngineSpec, folder: Path | None) -> Engine:
         from sparkinfer.engine.ranks import create_split_engine
 
         return create_split_engine(spec, folder, devices=devices, dtype=dtype, threads=threads)
-    compiled = _is_compiled(spec, folder, dtype=dtype, device=device, threads=threads)
-    model = load(
-        folder,
-        dtype=dtype,
-        device=device,
-        trust_remote_code=spec.trust_remote_code,
-        weights_memory=spec.settings.weights_memory,
-    )
-    return build_engine(model, spec, dtype=dtype, device=device, threads=threads, compiled=compiled)
+
+    def built(spec: EngineSpec, *, compiled: bool) -> Engine:
+        model = load(
+            folder,
+            dtype=dtype,
+            device=device,
+            trust_remote_code=spec.trust_remote_code,
+            weights_memory=spec.settings.weights_memory,
+        )
+        return build_engine(model, spec, dtype=dtype, device=device, threads=threads, compiled=compiled)
+
+    if _is_compiled(spec, folder, dtype=dtype, device=device, threads=threads):
+        try:
+            return built(replace(spec, fallback=False), compiled=True)
+        except Exception as error:  # a compiler fails in many ways, and is never needed
+            _LOG.warning("Compiled layers cannot be used, plain ones are: %s: %s", type(error).__name__, error)
+    return built(spec, compiled=False)
 
 
 def build_engine(
@@ -104,7 +113,10 @@ def _is_compiled(spec: EngineSpec, folder: Path, *, dtype: str, device: str, thr
     from sparkinfer.model.loading import QUANTISED
 
     settings = spec.settings
-    if not settings.compile_budget_s or settings.strict or settings.weights_memory or dtype in QUANTISED:
+    if not settings.compile_budget_s:
+        return False
+    if settings.strict or settings.weights_memory or dtype in QUANTISED:
+        _LOG.info("compile_budget_s has no effect with strict, weights_memory or dtype %s.", dtype)
         return False
     from sparkinfer.engine.compiled import verdict_of
 

@@ -19,7 +19,8 @@ from transformers import (
 
 from sparkinfer.engine.base import EngineInfo, EngineRequest, TokenOutput
 from sparkinfer.engine.constraints import longest
-from sparkinfer.engine.plan import SampledToken
+from sparkinfer.engine.device_errors import ended_by_device_errors
+from sparkinfer.engine.plan import RunnerLost, SampledToken
 from sparkinfer.engine.sampler import Sampler
 from sparkinfer.engine.sequence import Sequence
 from sparkinfer.types import FinishReason
@@ -66,7 +67,10 @@ class StaticEngine:
         sequence = self._next()
         self._counters["steps"] += 1
         try:
-            output = self._answer(sequence)
+            with ended_by_device_errors():
+                output = self._answer(sequence)
+        except RunnerLost:
+            raise
         except Exception as error:  # one request's failure is data; the engine goes on
             code = "OUT_OF_MEMORY" if isinstance(error, torch.OutOfMemoryError | MemoryError) else "INFERENCE_FAILED"
             message = f"The model raised {type(error).__name__}: {error}"

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import json
 import logging
-import os
-import signal
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 from sparkinfer.config.specs import EngineSpec
+from sparkinfer.engine.child import end_with
 from sparkinfer.engine.ranks import Rank, join, read_batch
-
-_PR_SET_PDEATHSIG = 1
 
 
 def first_line(spec: EngineSpec, folder: Path, rank: Rank) -> bytes:
@@ -24,21 +20,13 @@ def first_line(spec: EngineSpec, folder: Path, rank: Rank) -> bytes:
 
 def main(leader: int) -> None:
     """Build this rank's runner, then run what the leader runs until its end."""
-    _end_with(leader)
+    end_with(leader)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
     told = json.loads(sys.stdin.buffer.readline())
     runner = join(Rank(**told["rank"]), EngineSpec.from_json(told["spec"]), Path(told["folder"]))
     while (batch := read_batch(sys.stdin.buffer)) is not None:
         runner.logits(batch)
     runner.close()
-
-
-def _end_with(leader: int) -> None:
-    """Let the kernel end this process with the leader, also while it is stopped or loads; elsewhere than on Linux the end of input does."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != leader:  # it had ended already
-            sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -30,6 +31,7 @@ from torch._C._distributed_c10d import FileStore
 from sparkinfer.config.specs import EngineSpec
 from sparkinfer.engine.attention.base import PackedBatch, pack
 from sparkinfer.engine.build import about, build_runner
+from sparkinfer.engine.child import child_environment
 from sparkinfer.engine.engine import PackedEngine
 from sparkinfer.engine.plan import RunnerLost, StepPlan, StepResult
 from sparkinfer.engine.probe import text_config
@@ -39,8 +41,9 @@ from sparkinfer.model import load
 from sparkinfer.model.loading import QUANTISED
 
 _LOG = logging.getLogger(__name__)
-#: Seconds for a follower to end after its input has.
+#: Seconds for a follower to end after its input has, and for the leader to notice that one has ended.
 _GRACE_S = 5.0
+_RANK_LOST = 70
 _NUM_SIZES = 4
 
 
@@ -93,8 +96,10 @@ def create_split_engine(
         Rank(number=i, ranks=len(devices), store=f"{place}/store", device=device, dtype=dtype, threads=threads)
         for i, device in enumerate(devices)
     ]
-    followers = Followers(spec, folder, ranks[1:], place=place)
+    followers = Followers(place=place)
     try:
+        for rank in ranks[1:]:
+            followers.start(spec, folder, rank)
         return PackedEngine(LeadingRunner(join(ranks[0], spec, folder), followers), spec.settings)
     except BaseException:
         followers.close()
@@ -149,16 +154,26 @@ def join(rank: Rank, spec: EngineSpec, folder: Path) -> PackedRunner:
 class Followers:
     """The processes of ranks 1 and up.
 
+    Where one ends and this process does not see it, for it waits for its part of a sum, this process is ended too.
+
     Args:
-        spec: which engine.
-        folder: the model's files.
-        ranks: one for each.
-        place: folder of their store, removed with them.
+        place: folder of the ranks' store, removed with them.
     """
 
-    def __init__(self, spec: EngineSpec, folder: Path, ranks: Sequence[Rank], *, place: str) -> None:
+    def __init__(self, *, place: str) -> None:
         self._place = place
-        self._processes = [_start(spec, folder, rank) for rank in ranks]
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._closing = threading.Event()
+
+    def start(self, spec: EngineSpec, folder: Path, rank: Rank) -> None:
+        """Start one.
+
+        Raises:
+            OSError: it cannot be started, or ended at once.
+        """
+        process = _start(spec, folder, rank)
+        self._processes.append(process)
+        threading.Thread(target=self._watch, args=(process, rank.number), name="watch-rank", daemon=True).start()
 
     def announce(self, batch: PackedBatch) -> None:
         """Let them run this batch as well.
@@ -174,6 +189,7 @@ class Followers:
 
     def close(self) -> None:
         """End them; repeating it changes nothing."""
+        self._closing.set()
         for process in self._processes:
             assert process.stdin is not None
             with contextlib.suppress(OSError):
@@ -187,6 +203,12 @@ class Followers:
         if dist.is_initialized():
             dist.destroy_process_group()
         shutil.rmtree(self._place, ignore_errors=True)
+
+    def _watch(self, process: subprocess.Popen[bytes], number: int) -> None:
+        code = process.wait()
+        if not self._closing.wait(_GRACE_S):  # a leader that noticed is closing by now
+            _LOG.error("Rank %d of this engine has ended (code %s), and so does the engine.", number, code)
+            _end_process()
 
 
 class LeadingRunner:
@@ -266,15 +288,16 @@ def read_batch(stream: IO[bytes]) -> PackedBatch | None:
 def _start(spec: EngineSpec, folder: Path, rank: Rank) -> subprocess.Popen[bytes]:
     from sparkinfer.engine.follower import first_line
 
-    index = rank.device.partition(":")[2] or "0"
-    environment = os.environ | {
-        "LOCAL_RANK": index,
-        "OMP_NUM_THREADS": str(rank.threads),
-        "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
-    }
+    environment = child_environment(rank.threads) | {"LOCAL_RANK": rank.device.partition(":")[2] or "0"}
     command = [sys.executable, "-m", "sparkinfer.engine.follower", str(os.getpid())]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment)
     assert process.stdin is not None
     process.stdin.write(first_line(spec, folder, rank))
     process.stdin.flush()
     return process
+
+
+def _end_process() -> None:
+    """End the engine as after any death: its clients start it anew."""
+    logging.shutdown()
+    os._exit(_RANK_LOST)

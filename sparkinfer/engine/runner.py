@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from sparkinfer.engine.attention import hook
 from sparkinfer.engine.attention.base import Attention, PackedBatch, pack, slices
 from sparkinfer.engine.base import EngineInfo
+from sparkinfer.engine.device_errors import ended_by_device_errors
 from sparkinfer.engine.graphs import DecodeGraphs, Recordable, Recorder
 from sparkinfer.engine.kv import KvPool
 from sparkinfer.engine.plan import StepPlan, StepResult
@@ -58,9 +59,13 @@ class PackedRunner:
         self._strict = strict
         self._graphs = None if recorder is None else self._graphs_of(attention, recorder)
 
-    @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
         """Run one step; see :class:`sparkinfer.engine.plan.Runner`."""
+        with ended_by_device_errors():
+            return self._run(plan)
+
+    @torch.inference_mode()
+    def _run(self, plan: StepPlan) -> StepResult:
         batch = pack(plan.items, self.block_size)
         logits = self.logits(batch)
         sampling = [index for index, item in enumerate(plan.items) if item.samples]

@@ -119,7 +119,7 @@ class SharedClient:
             for attempt, group in by_attempt.items():
                 self._line.send(frames.encode_requests(group, attempt=attempt))
         except ConnectionError:
-            return  # the reader sees it too, and poll() mends it
+            self._line.hang_up()  # half a frame may have gone out in time; the reader sees the end, and poll() mends it
 
     def _mend(self, error: Exception) -> None:
         self._line.hang_up()

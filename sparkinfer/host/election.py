@@ -6,6 +6,7 @@ hands the lock's descriptor over; everybody else reads the status file until the
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import logging
@@ -192,10 +193,22 @@ def _watch(wait: _Wait, folder: EngineFolder, status: Status, timeout: float) ->
         f"The engine was not ready within {timeout:.0f} s; raise start_timeout_s or look at its log {status.log}: "
         f"{log_tail(status.log) or '(empty)'}"
     )
-    if status.pid and (mark := mark_of(status.pid)) == status.mark and mark is not None:
+    mark = mark_of(status.pid) if status.pid else _started_for(folder)
+    if mark is not None and (not status.pid or mark == status.mark):
         status.failed(error, time=time.monotonic()).save(folder.status)
         mark.kill()
     raise error
+
+
+def _started_for(folder: EngineFolder) -> ProcessMark | None:
+    """The engine process of a folder by its command line: one that hangs in its first imports has not said its pid yet."""
+    wanted = os.fsencode(folder.path)
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            command = path.read_bytes().split(b"\0")
+            if b"sparkinfer.host.main" in command and wanted in command:
+                return mark_of(int(path.parent.name))
+    return None
 
 
 def _save_token(path: Path) -> None:

@@ -84,23 +84,42 @@ class Ledger:
 
     def close_if_empty(self) -> None:
         """Remove the ledger where no other engine is left; called by an engine that ends."""
-        if self._path.parent.is_dir() and not self.others(os.getpid()):
-            self._path.unlink(missing_ok=True)
-            self._lock.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError), self._locked():  # the folder may be gone
+            if all(entry.pid == os.getpid() for entry in self._living()):
+                self._path.unlink(missing_ok=True)
+                self._lock.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _entries(self) -> Iterator[list[Reservation]]:
         """The living entries under the lock; what the block makes of them is written back."""
-        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            entries = [entry for entry in self._read() if ProcessMark(entry.pid, entry.started).is_alive()]
+        with self._locked():
+            entries = self._living()
             yield entries
             fresh = self._path.with_suffix(".new")
             fresh.write_text(json.dumps([asdict(entry) for entry in entries]), encoding="utf-8")
             fresh.replace(self._path)
-        finally:
-            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the lock; one whose file was removed meanwhile is nobody's, and is taken anew."""
+        while True:
+            descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT, 0o600)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+                if self._is_the_lock(descriptor):
+                    yield
+                    return
+            finally:
+                os.close(descriptor)
+
+    def _is_the_lock(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat(os.fstat(descriptor), self._lock.stat())
+        except FileNotFoundError:
+            return False
+
+    def _living(self) -> list[Reservation]:
+        return [entry for entry in self._read() if ProcessMark(entry.pid, entry.started).is_alive()]
 
     def _read(self) -> list[Reservation]:
         try:

@@ -13,27 +13,13 @@ from importlib import resources
 from pathlib import Path
 
 from sparkinfer.config.specs import EngineSpec
+from sparkinfer.engine.child import child_environment
 from sparkinfer.errors import EngineStartFailed
 from sparkinfer.host.lineage import ProcessMark
 from sparkinfer.host.place import EngineFolder, Place
 from sparkinfer.model.devices import cpu_threads
 
 _LOG = logging.getLogger(__name__)
-#: Of Spark's workers: credentials and handles that are nobody's business here, and thread counts meant for one task.
-_DROPPED = (
-    "PYTHON_WORKER_FACTORY_SECRET",
-    "PYTHON_WORKER_FACTORY_PORT",
-    "PYTHON_WORKER_FACTORY_SOCK_PATH",
-    "PYTHON_WORKER_FACTORY_SOCK_DIR",
-    "PYSPARK_GATEWAY_SECRET",
-    "PYSPARK_GATEWAY_PORT",
-    "_PYSPARK_DRIVER_CALLBACK_HOST",
-    "_PYSPARK_DRIVER_CONN_INFO_PATH",
-    "_SPARK_AUTH_SECRET",
-    "SPARK_CONNECT_AUTHENTICATE_TOKEN",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,21 +124,11 @@ def start_guard(folder: EngineFolder, recipe: Recipe) -> None:
 
 
 def engine_environment(threads: int | None, visible_devices: str) -> dict[str, str]:
-    """The environment of the engine process: this one's, less Spark's secrets, with its cores, its GPUs and this import path."""
-    kept = {name: value for name, value in os.environ.items() if name not in _DROPPED}
-    kept["OMP_NUM_THREADS"] = str(cpu_threads(threads))  # Spark forces the cores of one task
+    """The environment of the engine process: a child's, with its cores and its GPUs."""
     # torch's and numba's threads take turns: one that spins holds up the other.
-    kept.setdefault("OMP_WAIT_POLICY", "passive")
-    kept["CUDA_VISIBLE_DEVICES"] = visible_devices
-    kept["PYTHONPATH"] = os.pathsep.join(_import_path())
-    kept["PYTHONUNBUFFERED"] = "1"
-    return kept
-
-
-def _import_path() -> list[str]:
-    """Where this process imports from, ``sparkinfer`` first: a folder, or an archive that was shipped with the job.
-
-    Without the jars that Spark puts there: dozens, and every import would look into each of them.
-    """
-    own = str(Path(__file__).absolute().parents[2])
-    return list(dict.fromkeys([own, *(entry for entry in sys.path if entry and not entry.endswith(".jar"))]))
+    waiting = os.environ.get("OMP_WAIT_POLICY", "passive")
+    return child_environment(cpu_threads(threads)) | {
+        "OMP_WAIT_POLICY": waiting,
+        "CUDA_VISIBLE_DEVICES": visible_devices,
+        "PYTHONUNBUFFERED": "1",
+    }

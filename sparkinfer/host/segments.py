@@ -77,19 +77,13 @@ class Segments:
         if uri is None:
             return
         with self._lock:
-            if uri not in self._open:
-                try:
-                    self._open[uri] = _Open(open_folder(uri))
-                except (OSError, ValueError) as error:
-                    _LOG.warning("Answers cannot be put down in %s: %s.", uri, error)
-                    return
-                if not self._open[uri].folder.exists():
-                    _LOG.warning(
-                        "The job's folder %s is not there on this executor, so answers are safe only when their task has ended; "
-                        "name staging= on storage that driver and executors share.",
-                        uri,
-                    )
-            self._open[uri].clients += 1
+            folder = self._open[uri].folder if uri in self._open else None
+        if folder is None:
+            folder = _opened(uri)  # as slow as the storage is: nobody else waits for it
+        if folder is None:
+            return
+        with self._lock:
+            self._open.setdefault(uri, _Open(folder)).clients += 1
 
     def leave(self, uri: str | None) -> None:
         """A session has ended; after the last one the folder is closed, once everything is written."""
@@ -182,6 +176,22 @@ class Segments:
         record["details"] = dict(completion.details)
         line = json.dumps({**record, **self._constant, "config_hash": config_hash, _WHOLE: True}, ensure_ascii=False)
         return line.encode("utf-8", "replace") + b"\n"
+
+
+def _opened(uri: str) -> SegmentFolder | None:
+    """The folder behind a path or URI; None, and a word in the log, where it cannot be had."""
+    try:
+        folder = open_folder(uri)
+        if not folder.exists():
+            _LOG.warning(
+                "The job's folder %s is not there on this executor, so answers are safe only when their task has ended; "
+                "name staging= on storage that driver and executors share.",
+                uri,
+            )
+    except (OSError, ValueError) as error:
+        _LOG.warning("Answers cannot be put down in %s: %s.", uri, error)
+        return None
+    return folder
 
 
 def read_segment(content: bytes, config_hash: str) -> Iterator[Completion]:

@@ -97,13 +97,15 @@ class Server:
 
     def _accept_all(self, listener: Listener) -> None:
         while True:
+            channel = None
             try:
                 channel = Channel(listener.accept())
-            except OSError as error:
+                threading.Thread(target=self._serve, args=(channel,), name="client", daemon=True).start()
+            except (OSError, RuntimeError) as error:  # out of descriptors, or of threads: others have to end first
                 _LOG.warning("A connection could not be accepted: %s.", error)
-                time.sleep(0.1)  # out of descriptors: others have to close first
-                continue
-            threading.Thread(target=self._serve, args=(channel,), name="client", daemon=True).start()
+                if channel is not None:
+                    channel.close()
+                time.sleep(0.1)
 
     def _serve(self, channel: Channel) -> None:
         try:
@@ -140,13 +142,13 @@ class Server:
 
     def _serve_task(self, channel: Channel, hello: Mapping[str, Any]) -> None:
         self._compare_settings(hello["settings"])
-        client = _ClientConnection(channel)
-        session = self._service.open(TaskSpec.from_json(hello["task"]), client)
+        client, session = _ClientConnection(channel), None
         with self._lock:
             self._clients.add(client)
+        client.start()  # with signs of life from now on: opening a session reads from storage, which may be slow
         try:
+            session = self._service.open(TaskSpec.from_json(hello["task"]), client)
             channel.send(frames.encode_control({"ready": True}))
-            client.start()
             while True:
                 frame = channel.receive(_BEAT)
                 if frame is not None:
@@ -157,7 +159,8 @@ class Server:
             with self._lock:
                 self._clients.discard(client)
                 self._idle_since = time.monotonic()
-            self._service.close(session)
+            if session is not None:
+                self._service.close(session)
 
     def _answer(self, purpose: str) -> dict[str, Any]:
         if purpose == "stats":

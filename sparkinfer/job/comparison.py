@@ -73,9 +73,9 @@ def compare(
     """
 
     def against(facts: TableFacts | None) -> tuple[DataFrame, Survey]:
-        table = None if facts is None or facts.is_empty else sink.rows(facts.version)
-        states = with_state(rows, table, spec=spec, config_hash=config_hash)
         with translated("Comparing the source with the table", place=sink.table):
+            table = None if facts is None or facts.is_empty else sink.rows(facts.version)
+            states = with_state(rows, table, spec=spec, config_hash=config_hash)
             return states, survey(states, spec=spec)
 
     if snapshot is not None:

@@ -1,7 +1,8 @@
 """When a job has to end, and the end of its Spark work at that moment.
 
 A deadline ends a job exactly as Ctrl-C does: what the engines have finished stays in staging, buckets that are staged whole
-are committed, and the same job goes on later. A commit that has begun is never broken off.
+are committed, and the same job goes on later. A commit of answers that has begun is never broken off, and an answers table gets what was
+committed; the settling of keys that stand twice may be broken off, and is done by the next run.
 """
 
 from __future__ import annotations

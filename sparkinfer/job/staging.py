@@ -20,6 +20,7 @@ import hashlib
 import logging
 import os
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -81,13 +82,14 @@ class Staging:
         self._root, self._root_inside = root, self._folder.removesuffix(f"/{run_id}")
         self._run_id, self._config_hash = run_id, config_hash
         self._state = "running"
+        self._signing = threading.Lock()
         try:
             for part in ("progress", "harvest"):
                 self._fs.create_dir(f"{self._folder}/{part}", recursive=True)
             self._sign()
+            self._harvest = Harvest(self._fs, self._root_inside, self._folder, own=self._job)
         except OSError as error:
             raise job_error(error, table=self.path, doing="Making the staging folder") from error
-        self._harvest = Harvest(self._fs, self._root_inside, self._folder, own=self._job)
 
     def folder(self, part: str, bucket: int | None = None) -> str:
         """Path of a part as Spark opens it."""
@@ -162,7 +164,8 @@ class Staging:
         return f"{self._root}{folder.removeprefix(self._root_inside)}"
 
     def _sign(self) -> None:
-        write(self._fs, f"{self._folder}/{JOB_FILE}", self._job())
+        with self._signing:  # the beat has a thread of its own: what it wrote last would stand for what was said last
+            write(self._fs, f"{self._folder}/{JOB_FILE}", self._job())
 
     def _job(self) -> dict[str, Any]:
         return {

@@ -76,7 +76,8 @@ class DeltaSparkSink:
             return None
         history = self._asked_history()
         version = history[0].version
-        schema = self.rows(version).schema
+        with mapped(table=self.table, doing="Reading the schema"):
+            schema = self.rows(version).schema
         return TableFacts(
             version=version,
             table_id=detail["id"],
@@ -206,12 +207,14 @@ class DeltaSparkSink:
     def _asked_history(self, limit: int | None = None) -> tuple[PastCommit, ...]:
         """The commits as Spark tells them, newest first."""
         clause = f" LIMIT {limit}" if limit is not None else ""
-        history = self._spark.sql(f"DESCRIBE HISTORY {self._sql_name}{clause}")
+        with mapped(table=self.table, doing="Reading the history"):
+            history = self._spark.sql(f"DESCRIBE HISTORY {self._sql_name}{clause}")
+            rows = history.select("version", "operation", "userMetadata").collect()
         found = [
             PastCommit(
                 version=int(row["version"]), operation=row["operation"], metadata=parse_metadata(row["userMetadata"])
             )
-            for row in history.select("version", "operation", "userMetadata").collect()
+            for row in rows
         ]
         return tuple(sorted(found, key=lambda commit: -commit.version))
 

@@ -17,7 +17,7 @@ _CONFLICT = re.compile(
 _DISK_FULL = re.compile(r"No space left on device|ENOSPC|Disk quota exceeded|os error 28|os error 122")
 _DENIED = re.compile(
     r"Permission denied|AccessControlException|AccessDenied|Read-only file system|EACCES|EROFS|os error 13|os error 30"
-    r"|INSUFFICIENT_PERMISSIONS|DELTA_CANNOT_CREATE_LOG_PATH|Cannot create directory|Mkdirs failed to create|Unable to create.*director"
+    r"|INSUFFICIENT_PERMISSIONS|PERMISSION_DENIED|does not have permission|DELTA_CANNOT_CREATE_LOG_PATH|Cannot create directory|Mkdirs failed to create|Unable to create.*director"
 )
 
 

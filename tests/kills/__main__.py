@@ -28,7 +28,7 @@ from tests.kills.cluster import Standalone
 from tests.kills.models import COUNTED, FAKE, REAL, Model, fake_model, real_model
 from tests.kills.plan import Kill, kill_of
 from tests.kills.table import sentence
-from tests.kills.trial import BUCKETS, Missed, Reference, begin, disturb, observed, undisturbed, verdict
+from tests.kills.trial import BUCKETS, Missed, Reference, begin, disturb, observed, run, undisturbed, verdict
 from tests.support.drivers import THRIFTY
 
 MASTERS = {"local": "local[2,4]", "local-cluster": "local-cluster[2,1,1024]"}
@@ -42,13 +42,16 @@ class Matrix:
     Args:
         out: folder for records and, where a kill went wrong, for what it left.
         engine: ``fake`` or ``real``.
+        replacing: the disturbed job finds a table with other texts under its keys: each of its commits is a MERGE.
     """
 
-    def __init__(self, out: Path, *, engine: str) -> None:
+    def __init__(self, out: Path, *, engine: str, replacing: bool = False) -> None:
         out.mkdir(parents=True, exist_ok=True)
         self._records = out / "kills.jsonl"
         self._folder = out / f"run-{os.getpid()}"
         self._engine = engine
+        self._replacing = replacing
+        self._old: Path | None = None
         self._sources = tables.Sources.write(self._folder / "sources", FAKE if engine == "fake" else REAL)
         if engine == "real":
             os.environ["KILLS_LOG"] = str(self._folder / "engine.log")
@@ -70,6 +73,7 @@ class Matrix:
             "setting": kill.setting,
             "kind": kill.kind,
         }
+        about = {"replacing": True} if self._replacing else {}
         try:
             found = self._kill(kill, folder)
         except Missed:
@@ -78,6 +82,7 @@ class Matrix:
             found |= {"ok": False, "error": f"{type(error).__name__}: {error}"[:1000]}
             traceback.print_exc()
             self.end_application(by_force=True)
+        found |= about
         found["seconds"] = round(time.monotonic() - began, 1)
         with self._records.open("a") as file:
             file.write(json.dumps(found) + "\n")
@@ -96,6 +101,8 @@ class Matrix:
         self._enter(kill.setting)
         reference = self._known_reference()
         model, into = self._model(kill, folder), folder / "table"
+        if self._replacing:
+            shutil.copytree(self._table_before(), into)
         application = self._alive()
         begun = time.time()
         begin(application, self._sources.first, str(into), model)
@@ -119,6 +126,15 @@ class Matrix:
             model = real_model(-1) if self._engine == "real" else fake_model(folder, step_ms=0)
             self._reference = undisturbed(self._alive(), self._sources, model, folder)
         return self._reference
+
+    def _table_before(self) -> Path:
+        if self._old is None:
+            folder = self._folder / "before"
+            folder.mkdir()
+            model = real_model(-2) if self._engine == "real" else fake_model(folder, step_ms=0)
+            run(self._alive(), self._sources.before, str(folder / "table"), model)
+            self._old = folder / "table"
+        return self._old
 
     def _enter(self, setting: str) -> None:
         if setting == self._setting:
@@ -180,10 +196,15 @@ def main() -> int:
     parser.add_argument("--from", dest="first", type=int, default=0, help="number of the first kill")
     parser.add_argument("--out", type=Path, default=Path("out/kills"))
     parser.add_argument("--engine", choices=("fake", "real"), default="fake")
+    parser.add_argument("--replacing", action="store_true", help="each commit of the disturbed job is a MERGE")
     parser.add_argument("--kind", help="only kills of this kind")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no kill after so long")
     asked = parser.parse_args()
-    matrix, began, failed = Matrix(asked.out.absolute(), engine=asked.engine), time.monotonic(), 0
+    matrix, began, failed = (
+        Matrix(asked.out.absolute(), engine=asked.engine, replacing=asked.replacing),
+        time.monotonic(),
+        0,
+    )
     try:
         for number in range(asked.first, asked.first + asked.kills):
             kill = kill_of(number, seed=asked.seed, buckets=BUCKETS)

@@ -33,15 +33,19 @@ class ToldSink(DeltaSparkSink):
         with self._told(commit):
             super().append(staged, commit)
 
-    def merge(self, staged: StagedRows, on: Sequence[str], commit: Commit) -> None:
+    def merge(
+        self, staged: StagedRows, on: Sequence[str], commit: Commit, *, within: Sequence[int] | None = None
+    ) -> None:
         with self._told(commit):
-            super().merge(staged, on, commit)
+            super().merge(staged, on, commit, within=within)
 
     @contextmanager
     def _told(self, commit: Commit) -> Iterator[None]:
         tell("commit begins", bucket=commit.bucket)
-        yield
-        tell("commit ends", bucket=commit.bucket)
+        try:
+            yield
+        finally:
+            tell("commit ends", bucket=commit.bucket)
 
 
 def main(master: str, config: dict[str, str]) -> None:

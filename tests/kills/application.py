@@ -53,8 +53,12 @@ class Application:
         #: What it has started, as far as it was looked for, with its command line.
         self.started: dict[ProcessMark, str] = {}
         threading.Thread(target=self._hear, daemon=True).start()
-        self.wait(lambda: self.has("ready") or self.process.poll() is not None, seconds=START_S)
-        assert self.has("ready"), f"the application did not start: {folder / 'driver.log'}"
+        try:
+            self.wait(lambda: self.has("ready") or self.process.poll() is not None, seconds=START_S)
+            assert self.has("ready"), f"the application did not start: {folder / 'driver.log'}"
+        except BaseException:
+            self.stop()
+            raise
         self.look()
 
     def order(self, **job: object) -> None:

@@ -39,7 +39,8 @@ def table(records: Sequence[dict[str, Any]]) -> str:
     """Markdown: a line a kind of kill, and one for all."""
     kinds: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)
     for record in records:
-        kinds[record["setting"], record["kind"]].append(record)
+        kind = record["kind"] + (", while rows are replaced" if record.get("replacing") else "")
+        kinds[record["setting"], kind].append(record)
     lines = [
         "| where | killed | kills | before / in / after a commit | rows in flight | rows lost | duplicates | paid again, mean (max) | bound, mean | seconds |",
         "|---|---|--:|--:|--:|--:|--:|--:|--:|--:|",

@@ -34,8 +34,9 @@ class Size:
 
 @dataclass(frozen=True)
 class Sources:
-    """Paths of both sources."""
+    """Paths of the sources; ``before`` has the first one's keys with other texts."""
 
+    before: str
     first: str
     second: str
 
@@ -47,7 +48,8 @@ class Sources:
 
         folder.mkdir(parents=True, exist_ok=True)
         paths = []
-        for name, texts in (("first", size.first()), ("second", size.second())):
+        before = [f"old {text}" for text in size.first()]
+        for name, texts in (("before", before), ("first", size.first()), ("second", size.second())):
             path = folder / f"{name}.parquet"
             pq.write_table(pa.table({"id": list(range(len(texts))), "text": texts}), path)
             paths.append(str(path))

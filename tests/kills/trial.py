@@ -39,7 +39,7 @@ def undisturbed(application: Application, sources: tables.Sources, model: Model,
     into = str(folder / "table")
     found = []
     for source, expected in ((sources.first, model.size.distinct), (sources.second, model.size.new_texts)):
-        result = _run(application, source, into, model)
+        result = run(application, source, into, model)
         assert result["failed"] == 0
         assert result["requests"] == expected
         found.append(tables.content(into))
@@ -53,7 +53,12 @@ def begin(application: Application, source: str, into: str, model: Model) -> Non
     )
 
 
-def _run(application: Application, source: str, into: str, model: Model) -> dict[str, Any]:
+def run(application: Application, source: str, into: str, model: Model) -> dict[str, Any]:
+    """Run a job to its end, undisturbed.
+
+    Raises:
+        AssertionError: it did not end well.
+    """
     begin(application, source, into, model)
     outcome = application.outcome()
     assert outcome["event"] == "done", outcome
@@ -120,10 +125,10 @@ def verdict(
     into: Path,
 ) -> dict[str, Any]:
     """Run the job again, then the grown one; compare tables and count what was paid twice."""
-    again = _run(application, sources.first, str(into), model)
+    again = run(application, sources.first, str(into), model)
     first = tables.content(str(into))
     paid = len(model.requests())
-    grown = _run(application, sources.second, str(into), model)
+    grown = run(application, sources.second, str(into), model)
     second = tables.content(str(into))
     lost = sum(((reference.first - first) + (reference.second - second)).values())
     surplus = sum(((first - reference.first) + (second - reference.second)).values())

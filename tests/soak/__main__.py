@@ -23,6 +23,8 @@ from tests.soak.watch import Watch, allowed, table
 from tests.support.drivers import THRIFTY, driver_environment
 
 EVERY_S = 2.0
+#: Beside three times the seconds that were asked for: a job that stands still does not hold the soak for ever.
+PATIENCE_S = 600.0
 
 
 def soak(folder: Path, *, seconds: float, rows: int, step_ms: int) -> list[str]:
@@ -55,8 +57,10 @@ def soak(folder: Path, *, seconds: float, rows: int, step_ms: int) -> list[str]:
         )
         hearing = threading.Thread(target=_hear, args=(driver, events), daemon=True)
         hearing.start()
-        watch = Watch(driver.pid)
+        watch, until = Watch(driver.pid), time.monotonic() + 3 * seconds + PATIENCE_S
         while driver.poll() is None:
+            if time.monotonic() > until:
+                driver.kill()
             if any(event["event"] == "round" for event in events) and not _has(events, "patient begins"):
                 watch.look()
             time.sleep(EVERY_S)

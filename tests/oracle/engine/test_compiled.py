@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 
-from sparkinfer.engine import compiled
+from sparkinfer.engine import build, compiled
 from sparkinfer.engine.compiled import Verdict, structure, verdict_of
 from sparkinfer.engine.create import create_engine
 from sparkinfer.errors import InvalidConfig
 from sparkinfer.model.folder import read_config
 from tests.oracle.engine import tiny
+from tests.support.engines import eventually
 
 PROMPTS = tiny.prompts((5, 20, 33))
 WHERE = {"dtype": "fp32", "device": "cpu", "threads": 1}
@@ -45,7 +48,7 @@ def test_a_trial_that_takes_too_long_is_ended_and_tried_again_with_more(
     engine.close()
     budgets = []
 
-    def tries(_spec: object, _folder: Path, budget_s: float) -> Verdict:
+    def tries(_spec: object, _folder: Path, budget_s: float, _threads: int) -> Verdict:
         budgets.append(budget_s)
         return Verdict(gain=0.9, compile_s=3.0, budget_s=budget_s)
 
@@ -58,7 +61,7 @@ def test_a_trial_that_takes_too_long_is_ended_and_tried_again_with_more(
 
 def test_a_trial_that_fails_is_a_verdict_too(tmp_path: Path) -> None:
     tiny.model("bloom").save_pretrained(tmp_path / "bloom")
-    found = compiled._tried(tiny.spec(compile_budget_s=100.0), tmp_path / "bloom", 100.0)
+    found = compiled._tried(tiny.spec(compile_budget_s=100.0), tmp_path / "bloom", 100.0, 1)
     assert found.gain is None
     assert "failed" in found.reason
 
@@ -81,10 +84,60 @@ def test_new_weights_are_the_same_structure_and_another_size_dtype_or_device_is_
     assert len({*same, *others}) == 4
 
 
+def test_without_a_cache_nothing_is_tried_and_the_engine_starts(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARKINFER_CACHE", "/proc/no-such-folder")
+    assert "cache" in str(verdict_of(tiny.spec(compile_budget_s=1.0), folder, **WHERE))
+
+
+def test_layers_that_cannot_be_compiled_after_all_run_as_they_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(_model: object) -> int:
+        raise RuntimeError("no C++ compiler")
+
+    pays = Verdict(gain=2.0, compile_s=1.0, budget_s=9.0)
+    monkeypatch.setattr(compiled, "verdict_of", lambda *_, **__: pays)
+    monkeypatch.setattr(build, "compile_layers", fails)
+    engine = create_engine(tiny.spec(compile_budget_s=9.0), folder)
+    assert engine.info.label == "paged/cpu-numba/fp32"
+    assert len(tiny.greedy(engine, PROMPTS[:1], 3)[0]) == 3
+
+
+@pytest.mark.slow
+def test_a_trial_ends_with_its_engine(folder: Path) -> None:
+    program = (
+        "import time; from pathlib import Path; from tests.oracle.engine import tiny;"
+        "from sparkinfer.engine.compiled import verdict_of;"
+        f"verdict_of(tiny.spec(compile_budget_s=500.0), Path({str(folder)!r}), dtype='fp32', device='cpu', threads=1)"
+    )
+    engine = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        eventually(lambda: trials_of(engine.pid))
+    finally:
+        engine.kill()
+        engine.wait()
+    eventually(lambda: not trials_of(engine.pid), seconds=20)
+
+
+def trials_of(pid: int) -> list[str]:
+    """Command lines of the trials that this process has started."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command = path.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if b"sparkinfer.engine.compile_trial" in command and str(pid).encode() in command:
+            found.append(path.parent.name)
+    return found
+
+
 def test_seconds_are_checked() -> None:
     for wrong in (-1.0, float("inf"), float("nan")):
         with pytest.raises(InvalidConfig, match="compile_budget_s"):
             tiny.spec(compile_budget_s=wrong)
+    with pytest.raises(InvalidConfig, match="shorter than start_timeout_s"):
+        tiny.spec(compile_budget_s=600.0)
 
 
 @pytest.mark.slow

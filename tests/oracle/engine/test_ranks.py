@@ -74,6 +74,19 @@ def test_two_ranks_give_the_tokens_of_one_and_the_engine_ends_with_either(folder
         tiny.greedy(split, PROMPTS, NEW_TOKENS)
 
 
+def test_a_rank_that_dies_while_all_are_built_ends_the_engine(folder: Path) -> None:
+    program = (
+        "from pathlib import Path; from tests.oracle.engine import tiny; from sparkinfer.engine import ranks\n"
+        "from sparkinfer.engine.create import create_engine\n"
+        "start, ranks._GRACE_S = ranks._start, 0.5\n"
+        "def dies(*arguments):\n    process = start(*arguments)\n    process.kill()\n    return process\n"
+        f"ranks._start = dies\ncreate_engine(tiny.spec(tensor_parallel=2), Path({str(folder)!r}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 70, done.stderr
+    assert "Rank 1 of this engine has ended (code -9)" in done.stderr
+
+
 @pytest.mark.slow
 def test_ranks_end_with_their_leader_though_they_are_stopped(folder: Path) -> None:
     program = (

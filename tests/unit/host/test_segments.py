@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +15,15 @@ import pytest
 from pyarrow import ArrowInvalid
 from pyarrow.fs import LocalFileSystem
 
+from sparkinfer.config.settings import EngineSettings
 from sparkinfer.engine.fake import FakeEngine
 from sparkinfer.host.memo import Memo
+from sparkinfer.host.place import Place
 from sparkinfer.host.segment_folder import LocalFolder, RemoteFolder, SegmentFolder, open_folder
 from sparkinfer.host.segments import SEGMENT_BYTES, Segments, read_segment
 from sparkinfer.schema import result_fields
 from sparkinfer.types import Completion, FinishReason, Usage
-from tests.support.engines import TASK, eventually, fake_spec, row
+from tests.support.engines import TASK, connect, drain, engine_pid, events, eventually, fake_spec, row
 from tests.support.services import ask, service_of
 
 CONFIG = TASK.config_hash
@@ -42,6 +48,61 @@ def segments_of(name: str) -> Segments:
 
 def written(folder: Path) -> list[Completion]:
     return [c for path in sorted(folder.glob("*.json")) for c in read_segment(path.read_bytes(), CONFIG)]
+
+
+def test_a_store_that_hangs_while_it_is_opened_holds_up_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    segments, goes_on = segments_of("one"), threading.Event()
+
+    def slow(uri: str) -> SegmentFolder:
+        if "dead" in uri:
+            goes_on.wait(60)
+        return open_folder(uri)
+
+    monkeypatch.setattr("sparkinfer.host.segments.open_folder", slow)
+    stuck = threading.Thread(target=segments.enter, args=(str(tmp_path / "dead"),), daemon=True)
+    stuck.start()
+    try:
+        other = tmp_path / "alive"
+        other.mkdir()
+        works = threading.Thread(target=_enter_and_add, args=(segments, str(other)), daemon=True)
+        works.start()
+        works.join(10)
+        assert not works.is_alive()
+    finally:
+        goes_on.set()
+        stuck.join()
+    segments.flush()
+    assert len(written(other)) == 1
+
+
+def _enter_and_add(segments: Segments, uri: str) -> None:
+    segments.enter(uri)
+    segments.add(uri, CONFIG, [ANSWER])
+
+
+def test_a_client_whose_store_hangs_does_not_take_the_engine_for_hung(place: Place, log: Path, tmp_path: Path) -> None:
+    """A reader of a named pipe waits until somebody writes: so does the session that looks for answers of others there."""
+    dead = tmp_path / "segments"
+    dead.mkdir()
+    os.mkfifo(dead / "another-engine.json")
+    spec = fake_spec(log=log, settings=EngineSettings(batch_timeout_ms=0, stall_timeout_s=2))
+    first = connect(spec)
+    pid = engine_pid(place)
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(connect, spec, replace(TASK, segments_dir=str(dead)))
+        time.sleep(4)  # longer than an engine may be silent
+        first.submit([row(1)])
+        drain(first, 1)
+        second = waiting.result(timeout=60)  # signs of life were an answer
+        os.close(os.open(dead / "another-engine.json", os.O_RDWR | os.O_NONBLOCK))
+        second.submit([row(2)])
+        drain(second, 1)
+    assert engine_pid(place) == pid
+    assert len(events(log, "load")) == 1
+    first.close()
+    second.close()
 
 
 def test_what_was_written_is_read_back_but_for_the_row_number(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import queue
 import signal
 import stat
 import threading
@@ -13,14 +14,18 @@ from pathlib import Path
 import pytest
 
 from sparkinfer.config.settings import EngineSettings
+from sparkinfer.engine.fake import FakeEngine
 from sparkinfer.errors import EngineStartFailed, SparkInferError
 from sparkinfer.host import frames
 from sparkinfer.host.client import greet
 from sparkinfer.host.election import RunningEngine
+from sparkinfer.host.lineage import own_mark
 from sparkinfer.host.place import Place
 from sparkinfer.host.running import metrics, running_engines
+from sparkinfer.host.server import Server
 from sparkinfer.types import Completion, FinishReason, SamplingParams
 from tests.support.engines import TASK, connect, drain, engine_pid, engine_pids, events, eventually, fake_spec, row
+from tests.support.services import service_of
 
 
 def test_many_first_tasks_at_once_load_one_engine(place: Place, log: Path) -> None:
@@ -235,6 +240,48 @@ def test_a_client_with_a_wrong_token_or_version_is_refused_and_the_engine_lives(
     assert "protocol" in refusal(engine, {**hello, "protocol": frames.PROTOCOL + 1})
     client.submit([row(1)])
     assert drain(client, 1)[1].ok
+    client.close()
+
+
+def test_an_engine_that_has_no_thread_for_a_client_takes_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    served = queue.SimpleQueue[str]()
+    begin = threading.Thread.start
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == "client" and not served.qsize():
+            served.put("refused")
+            raise RuntimeError("can't start new thread")
+        begin(thread)
+
+    with service_of(FakeEngine("fake:", EngineSettings())) as service:
+        server = Server(service, tmp_path / "socket", "secret", settings=EngineSettings())
+        monkeypatch.setattr(threading.Thread, "start", start)
+        server.start()
+        engine = RunningEngine(own_mark(), tmp_path / "socket", "secret", "")
+        for purpose, answers in (("refused", False), ("stats", True)):
+            try:
+                channel = greet(engine, {"purpose": purpose})
+                frame = channel.receive(10.0)
+                channel.close()
+            except ConnectionError:
+                frame = None
+            assert (frame is not None) == answers
+
+
+def test_a_request_that_goes_out_by_half_ends_its_connection(place: Place) -> None:
+    """The engine reads on where the sender gave up: the next frame would be taken for the rest of this one."""
+    client = connect(fake_spec())
+    line = client._line
+
+    def gives_up(frame: bytes) -> None:
+        raise ConnectionError("timed out")
+
+    line.send = gives_up  # type: ignore[method-assign]
+    client.submit([row(1)])
+    assert drain(client, 1)[1].ok
+    assert client._line is not line
     client.close()
 
 

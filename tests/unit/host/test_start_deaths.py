@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sparkinfer.config.settings import EngineSettings
-from sparkinfer.errors import EngineStartFailed
+from sparkinfer.errors import EngineStartFailed, EngineTimeout
 from sparkinfer.host.place import Place
 from tests.support.engines import connect, drain, engine_pids, events, eventually, fake_spec, row
 
@@ -40,6 +40,19 @@ def test_an_engine_whose_every_load_is_killed_is_given_up_with_the_end_of_its_lo
     with pytest.raises(EngineStartFailed):  # a later job tries anew, and no more often
         connect(spec)
     assert len(events(log, "load_crash")) == 4
+
+
+def test_an_engine_that_hangs_before_its_first_word_is_ended(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where Python itself lies on a network folder whose server is gone."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, time\nif 'sparkinfer.host.main' in sys.orig_argv: time.sleep(600)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(EngineTimeout, match="start_timeout_s"):
+        connect(fake_spec(settings=EngineSettings(start_timeout_s=3.0)))
+    eventually(lambda: engine_pids(place.folder) == [])
 
 
 def test_a_load_killed_from_outside_costs_one_more_load(place: Place, log: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -233,3 +234,29 @@ def test_of_two_runs_that_claim_at_once_one_gets_it(
     monkeypatch.setattr(module, "_pause", lambda seconds: job.write_text(theirs))
     assert make(tmp_path, "heir").harvest() == []
     assert job.read_text() == theirs
+
+
+def test_what_a_run_says_last_stands_though_its_beat_was_slower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The beat writes from a thread of its own; one that began before the release must not say "running" behind it."""
+    staging, writing, goes_on = make(tmp_path, "one"), threading.Event(), threading.Event()
+    write = staging_module.write
+
+    def slow(fs: Any, path: str, content: dict[str, Any]) -> None:
+        if content["state"] == "running":
+            writing.set()
+            goes_on.wait(60)
+        write(fs, path, content)
+
+    monkeypatch.setattr(staging_module, "write", slow)
+    beat = threading.Thread(target=staging.beat)
+    beat.start()
+    writing.wait(60)
+    release = threading.Thread(target=staging.release)
+    release.start()
+    release.join(0.3)
+    goes_on.set()
+    for thread in (beat, release):
+        thread.join(60)
+    assert json.loads((tmp_path / "one" / JOB_FILE).read_text())["state"] == "released"

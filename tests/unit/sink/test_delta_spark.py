@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
+from sparkinfer.errors import JobError, PermissionDenied
 from sparkinfer.sink.base import Commit, TableColumn
 from sparkinfer.sink.delta_spark import DeltaSparkSink
 
@@ -51,12 +52,22 @@ def test_facts_and_commits_of_a_local_table_come_from_its_log(tmp_path: Path) ->
 
 @pytest.mark.parametrize("table", ["labels", "s3://bucket/labels"])
 def test_a_table_elsewhere_is_asked_of_spark(table: str) -> None:
-    with pytest.raises(SparkWasAskedError):
+    with pytest.raises(JobError, match="SparkWasAskedError|sql"):
         sink_on(table).find(commit(1))
 
 
 def test_a_log_that_delta_rs_cannot_read_is_asked_of_spark(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path), pa.table({"n": [1]}))
     (tmp_path / "_delta_log" / f"{0:020d}.json").write_text("{torn")
-    with pytest.raises(SparkWasAskedError):
+    with pytest.raises(JobError, match="SparkWasAskedError|sql"):
         sink_on(str(tmp_path)).find(commit(1))
+
+
+def test_a_history_that_may_not_be_read_is_an_error_of_ours() -> None:
+    class Refuses:
+        def sql(self, _text: str) -> object:
+            raise SparkWasAskedError("DESCRIBE HISTORY: User does not have permission SELECT on table")
+
+    sink = DeltaSparkSink(Refuses(), "catalog.schema.table")  # type: ignore[arg-type]
+    with pytest.raises(PermissionDenied, match="Reading the history"):
+        sink.find(Commit(table_id="t", bucket=0, sequence=1, metadata={}))
