@@ -1,9 +1,13 @@
-"""Processes of this package that are started by another one: what they inherit, and that they end with it."""
+"""Processes of this package that are started by another one: what they inherit, and that they end with it.
+
+``python -m sparkinfer.engine.child PARENT MODULE ARGUMENT...`` runs a module so; before it imports anything that takes its time.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import runpy
 import signal
 import sys
 from pathlib import Path
@@ -34,15 +38,16 @@ def child_environment(threads: int) -> dict[str, str]:
     return kept
 
 
-def end_with(parent: int) -> None:
-    """Let the kernel end this process with the one that started it, also while it is stopped, loads or hangs (on Linux).
+def child_command(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of this package in a process that ends with this one."""
+    return [sys.executable, "-m", "sparkinfer.engine.child", str(os.getpid()), module, *arguments]
 
-    Args:
-        parent: pid of the one that started it; where that has ended already, this one ends now.
-    """
+
+def _end_with(parent: int) -> None:
+    """Let the kernel end this process with the one that started it, also while it is stopped, loads or hangs (on Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:
+        if os.getppid() != parent:  # it has ended already
             sys.exit(1)
 
 
@@ -53,3 +58,9 @@ def _import_path() -> list[str]:
     """
     own = str(Path(__file__).absolute().parents[2])
     return list(dict.fromkeys([own, *(entry for entry in sys.path if entry and not entry.endswith(".jar"))]))
+
+
+if __name__ == "__main__":
+    _end_with(int(sys.argv[1]))
+    sys.argv[:3] = sys.argv[2:3]
+    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)

@@ -1,4 +1,4 @@
-"""What torch.compile makes of a model's steps: ``python -m sparkinfer.engine.compile_trial PARENT FOLDER``, started by ``compiled.py`` only.
+"""What torch.compile makes of a model's steps: ``python -m sparkinfer.engine.compile_trial FOLDER``, started by ``compiled.py`` only.
 
 Its standard input is the engine's spec; the last line of its output has the seconds of plain and of compiled steps, and those of compiling.
 """
@@ -17,7 +17,6 @@ import torch
 from sparkinfer.config.specs import EngineSpec
 from sparkinfer.engine.attention.base import PackedBatch, pack
 from sparkinfer.engine.base import EngineRequest
-from sparkinfer.engine.child import end_with
 from sparkinfer.engine.create import build_engine, create_engine
 from sparkinfer.engine.engine import PackedEngine
 from sparkinfer.engine.plan import PlannedSequence
@@ -85,5 +84,4 @@ def batch_of(rows: int, before: int, tokens: int, *, block_size: int) -> PackedB
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
-    end_with(int(sys.argv[1]))
-    main(Path(sys.argv[2]), EngineSpec.from_json(sys.stdin.read()))
+    main(Path(sys.argv[1]), EngineSpec.from_json(sys.stdin.read()))

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass
 from importlib import metadata
@@ -24,7 +23,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from sparkinfer.config.specs import EngineSpec
 from sparkinfer.engine.attention import hook
-from sparkinfer.engine.child import child_environment
+from sparkinfer.engine.child import child_command, child_environment
 from sparkinfer.errors import DownloadFailed
 from sparkinfer.model.cache import cache_root
 from sparkinfer.model.folder import read_config
@@ -122,7 +121,7 @@ def _known_or_tried(spec: EngineSpec, folder: Path, path: Path, threads: int) ->
 def _tried(spec: EngineSpec, folder: Path, budget_s: float, threads: int) -> Verdict:
     """A trial in a process of its own; see ``compile_trial.py``."""
     start = time.monotonic()
-    command = [sys.executable, "-m", "sparkinfer.engine.compile_trial", str(os.getpid()), str(folder)]
+    command = child_command("sparkinfer.engine.compile_trial", str(folder))
     try:
         done = subprocess.run(
             command,

@@ -1,4 +1,4 @@
-"""The process of one rank that does not lead: ``python -m sparkinfer.engine.follower LEADER``, started by ``ranks.py`` only."""
+"""The process of one rank that does not lead: ``python -m sparkinfer.engine.follower``, started by ``ranks.py`` only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from sparkinfer.config.specs import EngineSpec
-from sparkinfer.engine.child import end_with
 from sparkinfer.engine.ranks import Rank, join, read_batch
 
 
@@ -18,9 +17,8 @@ def first_line(spec: EngineSpec, folder: Path, rank: Rank) -> bytes:
     return json.dumps({"spec": spec.to_json(), "folder": str(folder), "rank": asdict(rank)}).encode() + b"\n"
 
 
-def main(leader: int) -> None:
+def main() -> None:
     """Build this rank's runner, then run what the leader runs until its end."""
-    end_with(leader)
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(process)d %(levelname)s %(name)s: %(message)s")
     told = json.loads(sys.stdin.buffer.readline())
     runner = join(Rank(**told["rank"]), EngineSpec.from_json(told["spec"]), Path(told["folder"]))
@@ -30,4 +28,4 @@ def main(leader: int) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]))
+    main()

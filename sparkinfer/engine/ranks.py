@@ -13,7 +13,6 @@ import logging
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Sequence
@@ -31,7 +30,7 @@ from torch._C._distributed_c10d import FileStore
 from sparkinfer.config.specs import EngineSpec
 from sparkinfer.engine.attention.base import PackedBatch, pack
 from sparkinfer.engine.build import about, build_runner
-from sparkinfer.engine.child import child_environment
+from sparkinfer.engine.child import child_command, child_environment
 from sparkinfer.engine.engine import PackedEngine
 from sparkinfer.engine.plan import RunnerLost, StepPlan, StepResult
 from sparkinfer.engine.probe import text_config
@@ -289,7 +288,7 @@ def _start(spec: EngineSpec, folder: Path, rank: Rank) -> subprocess.Popen[bytes
     from sparkinfer.engine.follower import first_line
 
     environment = child_environment(rank.threads) | {"LOCAL_RANK": rank.device.partition(":")[2] or "0"}
-    command = [sys.executable, "-m", "sparkinfer.engine.follower", str(os.getpid())]
+    command = child_command("sparkinfer.engine.follower")
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment)
     assert process.stdin is not None
     process.stdin.write(first_line(spec, folder, rank))
