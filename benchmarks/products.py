@@ -14,8 +14,15 @@ from collections.abc import Callable
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import numba
 import torch
 from torch.nn import functional as F
+
+from sparkinfer.engine.kernel_cache import use_kernel_cache
+
+use_kernel_cache()
+
+from sparkinfer.engine.small_products_kernel import multiply
 
 WEIGHTS = 8  # as many different ones in turn, so that none stays in the cache
 FLOP_A_ROUND = 3e10
@@ -35,15 +42,17 @@ def compare(forms: dict[str, Callable[[], object]], flop: float) -> str:
 
 
 def linear(tokens: int, width: int, out: int) -> str:
-    """One weight as it lies, transposed in memory, and packed by oneDNN."""
+    """One weight as it lies, transposed in memory, packed by oneDNN, and as it lies by our own kernel for few rows."""
     x = torch.randn(tokens, width)
     weights = [torch.randn(out, width) for _ in range(WEIGHTS)]
     turned = [w.t().contiguous() for w in weights]
     packed = [torch.ops.mkldnn._reorder_linear_weight(w, tokens) for w in weights]
+    answer = torch.empty(tokens, out).numpy()
     forms = {
         "as it lies": lambda: [F.linear(x, w) for w in weights],
         "transposed": lambda: [torch.mm(x, w) for w in turned],
         "packed": lambda: [torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], "") for w in packed],
+        "ours": lambda: [multiply(answer, x.numpy(), w.numpy()) for w in weights],
     }
     return compare(forms, 2.0 * tokens * width * out * WEIGHTS)
 
@@ -67,6 +76,7 @@ def main() -> None:
     parser.add_argument("--vocab", type=int, default=49152)
     asked = parser.parse_args()
     torch.set_num_threads(1)
+    numba.set_num_threads(1)
     hidden, inner = asked.hidden, asked.inner
     shapes = {
         "q": (hidden, hidden),
@@ -75,7 +85,7 @@ def main() -> None:
         "gate+up": (hidden, 2 * inner),
     }
     with torch.inference_mode():
-        for tokens in (16, 64, 200, 512):
+        for tokens in (4, 16, 32, 64, 200, 512):
             for name, (width, out) in shapes.items():
                 print(f"{tokens:5d} tokens  {name:8s} {linear(tokens, width, out)}", flush=True)
         for tokens in (4, 16, 64, 200):

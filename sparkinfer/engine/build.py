@@ -20,6 +20,7 @@ from sparkinfer.engine.inplace import work_in_place
 from sparkinfer.engine.kv import KvPool, block_bytes
 from sparkinfer.engine.runner import PackedRunner
 from sparkinfer.engine.sampler import Sampler
+from sparkinfer.engine.small_products import multiply_few_rows
 from sparkinfer.errors import InsufficientMemory, SelfCheckFailed
 from sparkinfer.model.memory import available
 from sparkinfer.model.quantise import kernel_of, weights_bytes
@@ -77,9 +78,10 @@ def build_runner(
         _LOG.info("layers that are compiled: %d", compile_layers(model))
     else:
         _LOG.info("modules that work in place: %s", work_in_place(model))
-    if (
-        not settings.strict and ranks == 1
-    ):  # a trial on the clock decides, and two engines or ranks may decide differently
+    # A trial on the clock decides, and two engines or ranks may decide differently.
+    if not settings.strict and ranks == 1:
+        if not compiled:
+            _LOG.info("rows that our own products take: %s", multiply_few_rows(model, threads=threads))
         info = replace(info, weights_bytes=info.weights_bytes + order_head(model, free_bytes=available()))
     sampler = sampler_of(model)
 

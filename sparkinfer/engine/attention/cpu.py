@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-import logging
-import os
-from pathlib import Path
-
 import numpy as np
 import torch
 
 from sparkinfer.engine.attention.base import AttentionCall, PackedBatch
+from sparkinfer.engine.kernel_cache import use_kernel_cache
 from sparkinfer.engine.kv import KvPool
-from sparkinfer.model.cache import cache_root
 
-_LOG = logging.getLogger(__name__)
 _NO_SINKS = np.empty(0, np.float32)
 
 
@@ -31,7 +25,7 @@ class CpuAttention:
     name = "numba"
 
     def __init__(self, pool: KvPool, *, threads: int) -> None:
-        _use_compile_cache()
+        use_kernel_cache()
         import numba
 
         from sparkinfer.engine.attention import cpu_kernels
@@ -94,17 +88,3 @@ def _turned(keys: torch.Tensor) -> np.ndarray:
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
     return tensor.detach().to(torch.float32).contiguous().numpy()
-
-
-def _use_compile_cache() -> None:
-    """Keep compiled kernels in the user's cache, so that the second start compiles nothing (also where the code is read-only).
-
-    numba looks whether a kernel's own file has changed; what the kernel is made of lies in another one, and names the folder.
-    """
-    if "NUMBA_CACHE_DIR" not in os.environ:
-        digest = hashlib.sha256(Path(__file__).with_name("simd.py").read_bytes()).hexdigest()
-        os.environ["NUMBA_CACHE_DIR"] = str(cache_root() / "numba" / digest[:12])
-    import numba
-
-    numba.config.reload_config()
-    _LOG.debug("compiled kernels are kept in %s", numba.config.CACHE_DIR)

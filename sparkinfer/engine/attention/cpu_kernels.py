@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from sparkinfer.engine.attention import simd
-from sparkinfer.engine.attention.simd import LANES
+from sparkinfer.engine import simd
+from sparkinfer.engine.simd import LANES
 
 TILE = 16
 CHUNK = 128

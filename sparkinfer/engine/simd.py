@@ -1,4 +1,4 @@
-"""The two inner products of attention as vector code: written for no instruction set, made by LLVM for the one that is there.
+"""Inner products as vector code, those of attention and of a few rows with many: written for no instruction set, made by LLVM for the one that is there.
 
 numba turns a loop into vector code where LLVM recognises it, and of products of small matrices it does not. Here rows and lanes
 are constants, so that all sums stay in registers: a load of a key or value serves every row, as in any matrix product's
@@ -10,12 +10,15 @@ from __future__ import annotations
 from typing import Any
 
 from llvmlite import ir
+from llvmlite.binding import get_host_cpu_features
 from numba.core import types
 from numba.core.cgutils import alloca_once_value, for_range
 from numba.core.extending import intrinsic
 
 LANES = 16
 """Floats of a vector: one register of AVX-512, two of AVX2, four of NEON or SSE."""
+REGISTER = 16 if get_host_cpu_features().get("avx512f", False) else 8
+"""Floats of a vector where each has to be one register, for they all are in use."""
 _FLOAT = ir.FloatType()
 _LINE = 16
 _CONTRACT = ("contract",)  # a product and a sum may become one instruction
@@ -40,6 +43,46 @@ def _add_values(context: Any, builder: Any, signature: Any, arguments: Any) -> A
     sums = _outer_sums(builder, count, lanes, weights, values, start=start)
     _store_rows(builder, acc, [builder.load(one) for one in sums], lanes)
     return context.get_dummy_value()
+
+
+def _dots(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+    depth = arguments[4]
+    rows, columns, lanes = (signature.args[i].literal_value for i in (5, 6, 7))
+    out, left, right = _operands(context, builder, signature, arguments)
+    zero = ir.Constant(ir.VectorType(_FLOAT, lanes), [0.0] * lanes)
+    sums = [[alloca_once_value(builder, zero) for _ in range(columns)] for _ in range(rows)]
+    lefts = [_place(builder, left, r) for r in range(rows)]
+    rights = [_place(builder, right, c) for c in range(columns)]
+    step = ir.Constant(depth.type, lanes)
+    with for_range(builder, builder.udiv(depth, step)) as loop:
+        at = builder.mul(loop.index, step)
+        loaded = [_load(builder, right[0], builder.add(place, at), lanes) for place in rights]
+        for place, row in zip(lefts, sums, strict=True):
+            factor = _load(builder, left[0], builder.add(place, at), lanes)
+            for one, other in zip(row, loaded, strict=True):
+                product = builder.fmul(factor, other, flags=_CONTRACT)
+                builder.store(builder.fadd(builder.load(one), product, flags=_CONTRACT), one)
+    for r, row in enumerate(sums):
+        for c, one in enumerate(row):
+            place = builder.add(_place(builder, out, r), ir.Constant(depth.type, c))
+            builder.store(_total(builder, builder.load(one), lanes), _pointer(builder, out[0], place, 0), align=4)
+    return context.get_dummy_value()
+
+
+def _total(builder: Any, vector: Any, lanes: int) -> Any:
+    """The sum of a vector's elements, by halves."""
+    number = ir.IntType(32)
+    while lanes > 1:
+        lanes //= 2
+        nothing = ir.Constant(vector.type, ir.Undefined)
+        low, high = (
+            builder.shuffle_vector(
+                vector, nothing, ir.Constant(ir.VectorType(number, lanes), list(range(first, first + lanes)))
+            )
+            for first in (0, lanes)
+        )
+        vector = builder.fadd(low, high)
+    return builder.extract_element(vector, ir.Constant(number, 0))
 
 
 def _outer_sums(builder: Any, count: Any, lanes: int, factors: Any, vectors: Any, *, start: list[Any]) -> list[Any]:
@@ -118,6 +161,10 @@ def _typed_add_values(typingctx, acc, weights, values, at, count, rows, lanes): 
     return types.void(acc, weights, values, at, count, rows, lanes), _add_values
 
 
+def _typed_dots(typingctx, out, left, right, at, depth, rows, columns, lanes):  # type: ignore[no-untyped-def]
+    return types.void(out, left, right, at, depth, rows, columns, lanes), _dots
+
+
 def _typed_prefetch(typingctx, array, at, count):  # type: ignore[no-untyped-def]
     return types.void(array, at, count), _prefetch
 
@@ -130,6 +177,11 @@ scores: Any = intrinsic(prefer_literal=True)(_typed_scores)
 #: add_values(acc, weights, values, at, count, rows, lanes):
 #: acc[a + r * as + n] += sum over t < count of weights[w + r * ws + t] * values[v + t * vs + n]; ``at`` is (a, as, w, ws, v, vs).
 add_values: Any = intrinsic(prefer_literal=True)(_typed_add_values)
+
+#: dots(out, left, right, at, depth, rows, columns, lanes):
+#: out[o + r * os + c] = sum over i < depth of left[l + r * ls + i] * right[w + c * ws + i]; ``at`` is (o, os, l, ls, w, ws), ``depth`` a
+#: multiple of ``lanes``, and ``rows``, ``columns`` and ``lanes`` are literals.
+dots: Any = intrinsic(prefer_literal=True)(_typed_dots)
 
 #: prefetch(array, at, count): ask for array[at : at + count], so that a later read finds it in the cache; an instruction a line.
 prefetch: Any = intrinsic(_typed_prefetch)
