@@ -49,7 +49,7 @@ class SamplingParams:
             object.__setattr__(self, "stop", (self.stop,))
         elif self.stop is None:
             object.__setattr__(self, "stop", ())
-        _check_int("max_tokens", self.max_tokens, 1)
+        _check_int("max_tokens", self.max_tokens, 1, 10_000_000)
         _check_float("temperature", self.temperature, 0.0, 100.0)
         _check_float("top_p", self.top_p, 0.0, 1.0, open_low=True)
         _check_int("top_k", self.top_k, 0)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,6 +53,14 @@ def quiet_session(app: str, *, people: Console, log: Path, config: Mapping[str, 
     finally:
         if running is None:
             spark.stop()
+
+
+@contextlib.contextmanager
+def log_of_its_own() -> Iterator[Path]:
+    """A file for a session's own messages in a new temporary folder, which is kept only where the block raises."""
+    folder = Path(tempfile.mkdtemp(prefix="sparkinfer-"))
+    yield folder / LOG_NAME
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _running() -> SparkSession | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +11,7 @@ import typer
 from sparkinfer.cli import console
 from sparkinfer.cli.exits import ExitCode
 from sparkinfer.cli.live import LastLook, watch
-from sparkinfer.cli.quiet import LOG_NAME, quiet_session
+from sparkinfer.cli.quiet import log_of_its_own, quiet_session
 from sparkinfer.errors import DeadlineReached
 from sparkinfer.tracking.base import NullTracker, Tracker
 from sparkinfer.tracking.mlflow import MlflowTracker
@@ -63,11 +63,11 @@ def run_job(
     from sparkinfer import llm_udf
     from sparkinfer import run as run_table
 
-    log = log or Path(tempfile.mkdtemp(prefix="sparkinfer-")) / LOG_NAME
     udf = llm_udf(**config.udf.keywords())
     seen = seen or LastLook()
     try:
         with (
+            contextlib.nullcontext(log) if log is not None else log_of_its_own() as log,
             quiet_session(app, people=people, log=log, config=_session_settings(config)) as spark,
             watch(people) as draw,
         ):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,7 +10,7 @@ from rich.text import Text
 
 from sparkinfer.cli import console
 from sparkinfer.cli.exits import ExitCode
-from sparkinfer.cli.quiet import LOG_NAME, quiet_session
+from sparkinfer.cli.quiet import log_of_its_own, quiet_session
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -46,8 +45,7 @@ def look(table: str, people: Console) -> TableStatus:
 
     if "/" in table or Path(table).is_dir():
         return table_status(table if "/" in table else f"./{table}")
-    log = Path(tempfile.mkdtemp(prefix="sparkinfer-")) / LOG_NAME
-    with quiet_session("sparkinfer status", people=people, log=log, config={}) as spark:
+    with log_of_its_own() as log, quiet_session("sparkinfer status", people=people, log=log, config={}) as spark:
         return table_status(table, spark)
 
 

@@ -9,7 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from sparkinfer.config.specs import EngineSpec
-from sparkinfer.engine.ranks import Rank, join, read_batch
+from sparkinfer.engine.batch_frames import read_batch
+from sparkinfer.engine.ranks import Rank, join
 
 
 def first_line(spec: EngineSpec, folder: Path, rank: Rank) -> bytes:

@@ -20,15 +20,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from math import gcd
 from pathlib import Path
-from typing import IO
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import FileStore
 
 from sparkinfer.config.specs import EngineSpec
 from sparkinfer.engine.attention.base import PackedBatch, pack
+from sparkinfer.engine.batch_frames import to_bytes
 from sparkinfer.engine.build import about, build_runner
 from sparkinfer.engine.child import child_command, child_environment
 from sparkinfer.engine.engine import PackedEngine
@@ -43,7 +42,6 @@ _LOG = logging.getLogger(__name__)
 #: Seconds for a follower to end after its input has, and for the leader to notice that one has ended.
 _GRACE_S = 5.0
 _RANK_LOST = 70
-_NUM_SIZES = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,46 +240,6 @@ class LeadingRunner:
         """End the followers and give memory back."""
         self._runner.close()
         self._followers.close()
-
-
-def to_bytes(batch: PackedBatch) -> bytes:
-    """A batch as integers behind each other, their numbers first."""
-    sizes = (len(batch.context_lens), batch.tables.shape[1], batch.num_tokens, len(batch.sample_rows))
-    arrays = (
-        np.array(sizes),
-        batch.token_ids,
-        batch.positions,
-        batch.slots,
-        batch.query_starts,
-        batch.context_lens,
-        batch.tables,
-        batch.sample_rows,
-    )
-    return b"".join(np.ascontiguousarray(array, np.int64).tobytes() for array in arrays)
-
-
-def read_batch(stream: IO[bytes]) -> PackedBatch | None:
-    """The next batch that was written by :func:`to_bytes`; None at the end."""
-    head = stream.read(_NUM_SIZES * 8)
-    if len(head) < _NUM_SIZES * 8:
-        return None
-    sequences, width, tokens, sampled = (int(size) for size in np.frombuffer(head, np.int64))
-    counts = (tokens, tokens, tokens, sequences + 1, sequences, sequences * width, sampled)
-    body = stream.read(8 * sum(counts))
-    if len(body) < 8 * sum(counts):
-        return None
-    ids, positions, slots, starts, lengths, tables, rows = np.split(
-        np.frombuffer(body, np.int64), np.cumsum(counts)[:-1]
-    )
-    return PackedBatch(
-        token_ids=ids,
-        positions=positions,
-        slots=slots,
-        query_starts=starts,
-        context_lens=lengths,
-        tables=tables.reshape(sequences, width),
-        sample_rows=rows,
-    )
 
 
 def _start(spec: EngineSpec, folder: Path, rank: Rank) -> subprocess.Popen[bytes]:

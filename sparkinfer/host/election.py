@@ -48,6 +48,21 @@ class _Wait:
 
     since: float
     seen: set[str] = field(default_factory=set)
+    silent_since: float | None = None
+
+    def hear_nothing(self, folder: EngineFolder, timeout: float) -> None:
+        """Somebody holds the lock and its files say nothing; a running engine writes them anew.
+
+        Raises:
+            EngineTimeout: that has been so for too long.
+        """
+        now = time.monotonic()
+        self.silent_since = self.silent_since or now
+        if now - self.silent_since > timeout:
+            raise EngineTimeout(
+                f"An engine of this executor holds {folder.lock}, and for {timeout:.0f} s its files there have not said where it "
+                "listens; something has removed them. End its process, or restart the executor."
+            )
 
     def concerns(self, status: Status) -> bool:
         """Whether that start's failure is this client's business, not an old one."""
@@ -90,6 +105,8 @@ def _look(place: Place, spec: EngineSpec, key: str, wait: _Wait) -> RunningEngin
     status = Status.load(folder.status)
     if lock is not None:
         try:
+            if (engine := _running(folder, status)) is not None:
+                return engine  # somebody has removed the lock's file under it
             _raise_failure(wait, status)
             if status is not None and status.state == STARTING:
                 _take_in_start_death(folder, status, spec.settings.max_deaths)
@@ -97,12 +114,22 @@ def _look(place: Place, spec: EngineSpec, key: str, wait: _Wait) -> RunningEngin
         finally:
             os.close(lock)
         return None
-    if status is None:
+    if (engine := _running(folder, status)) is not None:
+        return engine
+    if status is None or status.state == READY:
+        wait.hear_nothing(folder, spec.settings.start_timeout_s)
         return None
-    if status.state == READY and status.mark.is_alive():
-        return RunningEngine(status.mark, folder.socket(), folder.token.read_text(encoding="ascii"), status.log)
+    wait.silent_since = None
     _watch(wait, folder, status, spec.settings.start_timeout_s)
     return None
+
+
+def _running(folder: EngineFolder, status: Status | None) -> RunningEngine | None:
+    """The engine that says it is ready, lives, and has left its token."""
+    if status is None or status.state != READY or not status.mark.is_alive():
+        return None
+    token = folder.read_token()
+    return None if token is None else RunningEngine(status.mark, folder.socket(), token, status.log)
 
 
 def engine_key(place: Place, spec: EngineSpec) -> str:
@@ -163,7 +190,7 @@ def _take_in_start_death(folder: EngineFolder, status: Status, max_deaths: int) 
 def _start(place: Place, folder: EngineFolder, spec: EngineSpec, key: str, lock: int) -> str:
     attempt = secrets.token_hex(8)
     log = str(log_folder(place, folder) / f"sparkinfer-engine-{key[:12]}.log")
-    _save_token(folder.token)
+    folder.save_token(secrets.token_hex(32))
     Status(attempt=attempt, state=STARTING, time=time.monotonic(), log=log).save(folder.status)
     devices = device_set(spec.settings.device, task_addresses=spec.task_gpus, count=spec.settings.tensor_parallel)
     recipe = Recipe(
@@ -209,12 +236,6 @@ def _started_for(folder: EngineFolder) -> ProcessMark | None:
             if b"sparkinfer.host.main" in command and wanted in command:
                 return mark_of(int(path.parent.name))
     return None
-
-
-def _save_token(path: Path) -> None:
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
-        file.write(secrets.token_hex(32))
 
 
 @cache

@@ -80,8 +80,9 @@ def main(arguments: list[str]) -> int:
         _LOG.error("The engine did not start.\n%s", traceback.format_exc())
         status.failed(_as_error(error, recipe.log), time=time.monotonic()).save(folder.status)
         return 1
-    replace(status, state=READY, time=time.monotonic()).save(folder.status)
-    end = _wait_for_end(watch, folder, parts.server)
+    ready = replace(status, state=READY, time=time.monotonic())
+    ready.save(folder.status)
+    end = _wait_for_end(watch, folder, parts.server, ready)
     _LOG.info("Ends: %s.", end.reason)
     threading.Timer(_GRACE, os._exit, (0,)).start()
     _clean(folder, recipe, keeps_memo=recipe.leaves_memo and not end.executor_is_gone)
@@ -176,7 +177,7 @@ def _is_starting(folder: EngineFolder) -> bool:
     return status is not None and status.state == STARTING
 
 
-def _wait_for_end(watch: LifeWatch, folder: EngineFolder, server: Server) -> End:
+def _wait_for_end(watch: LifeWatch, folder: EngineFolder, server: Server, ready: Status) -> End:
     told = threading.Event()
 
     def leave(_signal: int, _frame: FrameType | None) -> None:
@@ -191,19 +192,31 @@ def _wait_for_end(watch: LifeWatch, folder: EngineFolder, server: Server) -> End
             return End("another engine needs the memory", executor_is_gone=False)
         if (end := watch.end(server.idle_s)) is not None:
             return end
-        lost = 0 if server.is_reachable or not folder.token.exists() else lost + 1
+        lost = 0 if _is_found(server, folder) or not folder.lock.exists() else lost + 1
         if lost * _TICK > _LOST:
             lost = 0
-            _mend(server, folder)
+            _mend(server, folder, ready)
     return End("SIGTERM", executor_is_gone=False)
 
 
-def _mend(server: Server, folder: EngineFolder) -> None:
+def _is_found(server: Server, folder: EngineFolder) -> bool:
+    """Whether clients can find this engine: its socket, its token, and what says that it is ready."""
+    return server.is_reachable and folder.read_token() == server.token and Status.load(folder.status) is not None
+
+
+def _mend(server: Server, folder: EngineFolder, ready: Status) -> None:
+    """Make anew what is gone, alone: where Spark removes everything, the lock's file goes too."""
     try:
-        folder.socket()  # makes the folder of short names where that is gone
-        server.listen_anew()
+        if folder.read_token() != server.token:
+            folder.save_token(server.token)
+        if Status.load(folder.status) is None:
+            ready.save(folder.status)
+        if not server.is_reachable:
+            folder.socket()  # makes the folder of short names where that is gone
+            server.listen_anew()
+        _LOG.warning("Files by which clients find this engine were gone from %s and are there again.", folder.path)
     except (OSError, HostError) as error:
-        _LOG.warning("The engine's socket is gone and cannot be made again: %s", error)
+        _LOG.warning("Files by which clients find this engine are gone and cannot be made again: %s", error)
 
 
 def _forget_temporary(folder: EngineFolder) -> None:

@@ -72,6 +72,19 @@ class EngineFolder:
         """What a client must show."""
         return self.path / "token"
 
+    def save_token(self, token: str) -> None:
+        """Leave the token for clients of this user only."""
+        self.token.unlink(missing_ok=True)
+        with os.fdopen(os.open(self.token, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(token)
+
+    def read_token(self) -> str | None:
+        """The token; None where it is gone, or is none."""
+        try:
+            return self.token.read_text(encoding="ascii") or None
+        except (OSError, UnicodeDecodeError):
+            return None
+
     @property
     def journal(self) -> Path:
         """Keys of the rows being run."""

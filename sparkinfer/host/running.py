@@ -23,9 +23,8 @@ def running_engines(place: Path) -> Iterator[RunningEngine]:
         status = Status.load(path)
         if status is None or status.state != READY or not status.mark.is_alive():
             continue
-        try:
-            token = folder.token.read_text(encoding="ascii")
-        except OSError:
+        token = folder.read_token()
+        if token is None:
             continue  # it has just ended
         yield RunningEngine(status.mark, folder.socket(), token, status.log)
 

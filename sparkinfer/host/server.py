@@ -47,7 +47,7 @@ class Server:
 
     def __init__(self, service: Service, path: Path, token: str, *, settings: EngineSettings) -> None:
         self._service = service
-        self._token = token
+        self.token = token
         self._settings = settings
         self._clients: set[_ClientConnection] = set()
         self._idle_since = time.monotonic()
@@ -134,7 +134,7 @@ class Server:
         if frame is None:
             raise ConnectionError("no hello in time")
         hello = frames.decode_control(frame)
-        if not hmac.compare_digest(str(hello.get("token")).encode(), self._token.encode()):
+        if not hmac.compare_digest(str(hello.get("token")).encode(), self.token.encode()):
             raise ProtocolError("The client's token is not this engine's; it may have found another engine's files.")
         if hello.get("protocol") != frames.PROTOCOL:
             raise ProtocolError(f"The client speaks protocol {hello.get('protocol')}, this engine {frames.PROTOCOL}.")

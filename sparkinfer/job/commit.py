@@ -120,6 +120,14 @@ class Committer:
             self._is_alone = False  # what others committed since the snapshot is looked at before the first bucket is
             self._settle(None, self._newest(self._snapshot).version, self._doubles)
 
+    def check_same_table(self) -> None:
+        """Whether the table is the one that the job began with: a writer makes one anew where it was removed.
+
+        Raises:
+            CommitFailed: it is another one, or gone.
+        """
+        self._newest(self._snapshot)
+
     def _compared_again(self, staged: StagedBucket) -> tuple[TableFacts, StagedBucket]:
         """The newest table, and what of the bucket it does not have."""
         snapshot = self._newest(self._snapshot)
@@ -138,6 +146,7 @@ class Committer:
             self._last = version
             return
         self._is_alone = False
+        self.check_same_table()
         if self._doubles is not None:
             self._settle(staged, version, self._doubles)
 

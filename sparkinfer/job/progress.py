@@ -60,6 +60,17 @@ class Progress:
         """Plain JSON-able values."""
         return asdict(self)
 
+    def __str__(self) -> str:
+        """One line, so that ``run(on_progress=print)`` says where the job is."""
+        if not self.rows_total:
+            return f"{self.seconds:.0f} s: {self.phase}"
+        left = "" if self.eta_seconds is None else f", about {self.eta_seconds:.0f} s left"
+        failed = f", {self.rows_failed} failed" if self.rows_failed else ""
+        return (
+            f"{self.seconds:.0f} s: {self.phase}, {self.rows_done} of {self.rows_total} rows{failed}, "
+            f"{self.buckets_done} of {self.buckets_total} buckets committed{left}"
+        )
+
     def what_is_left(self, table: str) -> str:
         """What stands in the table and what does not when the job is stopped here, in one sentence."""
         if not self.rows_total:

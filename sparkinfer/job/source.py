@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from sparkinfer.errors import PermissionDenied, SourceNotFound, SparkInferError
@@ -62,7 +62,12 @@ def open_source(spark: SparkSession, source: str | DataFrame) -> Source:
         found = job_error(error, table=source, doing="Reading the source")
         if isinstance(found, PermissionDenied):
             raise found from error
-        raise SourceNotFound(f"The source {source} cannot be read: {first_line(error)}") from error
+        raise SourceNotFound(f"The source {source} cannot be read: {first_line(error)}{_file_hint(source)}") from error
+
+
+def _file_hint(source: str) -> str:
+    """For a table's name that is a file's as well."""
+    return f" It was taken for a table's name; for the file write './{source}'." if Path(source).exists() else ""
 
 
 def _open_table(spark: SparkSession, name: str) -> Source:

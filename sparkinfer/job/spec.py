@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sparkinfer.errors import InvalidConfig, MissingColumn, ReservedColumn, TableSchemaMismatch
+from sparkinfer.errors import InvalidConfig, MissingColumn, ReservedColumn, TableSchemaMismatch, WrongColumnType
 from sparkinfer.schema import JOB_COLUMNS, reserved_columns, result_fields
 from sparkinfer.sink.base import TableColumn, TableFacts
 
@@ -19,6 +19,14 @@ MODES = ("latest", "append")
 PARAMS = "params"
 #: Characters that a Delta column name cannot hold without column mapping.
 _BAD_NAME = re.compile(r"[ ,;{}()\n\t=]")
+#: Columns that a job's own queries add while it runs.
+INTERNAL = re.compile(
+    r"__(occurrence|identity|null_key|state|old_bucket|old_input|old_config|old_failed|from_bucket|doubled|params|length|age"
+    r"|was_absent|paid|answer|origin|rank|arg_\d+)",
+    re.IGNORECASE,
+)
+#: In the name of a type that Delta cannot hold.
+_NO_DELTA_TYPE = re.compile(r"\b(void|interval|collate)\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +89,8 @@ def check_spec(
 
     Raises:
         MissingColumn: a column that the source does not have, or an argument without a column.
-        ReservedColumn: a kept or output column with a name that the result table uses itself.
+        ReservedColumn: a kept or output column with a name that the result table, or the job itself, uses.
+        WrongColumnType: a key or kept column of a type that a Delta table cannot hold.
         InvalidConfig: an unknown mode or argument, or a name that Delta cannot hold.
     """
     if mode not in MODES:
@@ -93,6 +102,9 @@ def check_spec(
     keys = tuple(_existing(schema, name, "key") for name in _listed(key))
     kept = tuple(dict.fromkeys([*keys, *(_existing(schema, name, "keep") for name in _listed(keep))]))
     _check_names(kept, output)
+    _check_internal(schema.names if not keys else kept)
+    for name in kept:
+        _check_type(name, schema[name].dataType.simpleString())
     return JobSpec(
         arguments=arguments,
         params=None if params is None else _existing(schema, params, PARAMS),
@@ -155,6 +167,22 @@ def _check_names(kept: Sequence[str], output: str) -> None:
             )
     if output.lower() in {name.lower() for name in kept}:
         raise ReservedColumn(f"run(): output {output!r} is the name of a kept column too; choose another one.")
+
+
+def _check_internal(names: Sequence[str]) -> None:
+    for name in names:
+        if INTERNAL.fullmatch(name):
+            raise ReservedColumn(
+                f"run(): the job uses the name {name} for a column of its own; rename it in the source."
+            )
+
+
+def _check_type(name: str, ddl: str) -> None:
+    if _NO_DELTA_TYPE.search(ddl):
+        raise WrongColumnType(
+            f"run(): a Delta table cannot hold column {name} of type {ddl}; leave it out of key and keep, or cast it in the "
+            "source, for example to string."
+        )
 
 
 def _existing(schema: StructType, name: str, role: str) -> str:

@@ -146,6 +146,13 @@ class Staging:
         for part in parts:
             remove(self._fs, f"{self._folder}/{part}/bucket={bucket}")
 
+    def is_there(self) -> bool:
+        """Whether the folder still has its job file, as far as that can be seen."""
+        try:
+            return read(self._fs, f"{self._folder}/{JOB_FILE}") is not None
+        except OSError:
+            return True
+
     def release(self) -> None:
         """Keep what was staged for the next run, and say so in the job file."""
         self._state = "released"
@@ -187,9 +194,12 @@ def staging_of(root: str, *, run_id: str, config_hash: str) -> Iterator[Staging]
     try:
         yield staging
     except SparkInferError as error:
-        staging.release()
-        kept = f"{error.message} What was answered is kept in {staging.path}; the next run of this job uses it."
-        raise type(error)(kept) from error
+        if staging.is_there():
+            staging.release()
+            left = f"What was answered is kept in {staging.path}; the next run of this job uses it."
+        else:
+            left = f"The staging folder {staging.path} is gone: something removed it while the job ran."
+        raise type(error)(f"{error.message} {left}") from error
     except BaseException:
         staging.release()
         raise

@@ -118,6 +118,8 @@ def work(job: Job, compared: Comparison, reporter: ProgressReporter, record: Rec
                 tag=tag,
                 deadline=job.deadline,
             )
+            if commits:
+                committer.check_same_table()
         finally:
             version = max((c.version for c in commits if c.version is not None), default=None)
             if shared is not None and version is not None:

@@ -16,6 +16,7 @@ from sparkinfer.text.tokenizer import Tokenizer
 from sparkinfer.types import Request
 
 INVALID_UTF8 = "INVALID_UTF8"
+NULL_ARGUMENT = "NULL_ARGUMENT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +27,7 @@ class Draft:
         texts: the row's texts that an overflow policy may cut.
         encode: the prompt's ids with these (or shorter) texts in their places.
         end: gives the prompt's end, behind which the answer begins.
-        warnings: the request's, and INVALID_UTF8 where a lone surrogate was replaced.
+        warnings: the request's, INVALID_UTF8 where a lone surrogate was replaced, and NULL_ARGUMENT where a null became an empty text.
     """
 
     texts: tuple[str, ...]
@@ -57,6 +58,8 @@ class DraftBuilder:
         if "m" not in request.tags:
             values = [None if value is None else clean_input(value) for value in request.values]
             warnings = _warnings(request, replaced=values != list(request.values))
+            if None in values:
+                warnings = (*warnings, NULL_ARGUMENT)
             return self._from_template(values, request.tags, warnings)
         if self._task.prompt is not None or len(request.values) != 1:
             raise InvalidMessages("Messages cannot stand inside a prompt template; leave prompt out or pass text.")

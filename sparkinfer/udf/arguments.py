@@ -17,6 +17,7 @@ TEXT_NAME = "text"
 OVERFLOW_POLICIES = ("error", "truncate_left", "truncate_right", "truncate_middle", "skip")
 DTYPES = ("auto", "fp32", "bf16", "fp16", "int8", "fp8", "int4")
 ENGINE_MODES = ("shared", "inline")
+_MAX_PRIORITY = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,10 @@ class UdfArguments:
         _check_one_of("engine_mode", self.engine_mode, ENGINE_MODES)
         if isinstance(self.priority, bool) or not isinstance(self.priority, int):
             raise InvalidConfig(f"llm_udf: priority must be a whole number, not {self.priority!r}.")
+        if abs(self.priority) > _MAX_PRIORITY:
+            raise InvalidConfig(
+                f"llm_udf: priority must be from -{_MAX_PRIORITY} to {_MAX_PRIORITY}, not {self.priority}."
+            )
         object.__setattr__(self, "names", argument_names(self.prompt))
 
 
@@ -95,6 +100,10 @@ def checked_choices(choices: Sequence[str] | None) -> tuple[str, ...] | None:
     for choice in choices:
         if not isinstance(choice, str) or not choice.strip():
             raise InvalidConfig(f"llm_udf: choices must be non-empty strings, not {choice!r}.")
+        if choice != choice.strip() or "\0" in choice:
+            raise InvalidConfig(
+                f"llm_udf: choices must not begin or end with white space or hold a NUL, as {choice!r} does."
+            )
     repeated = sorted({choice for choice in choices if list(choices).count(choice) > 1})
     if repeated:
         raise InvalidConfig(f"llm_udf: choices names {repeated} more than once; each answer may stand there once.")

@@ -203,6 +203,12 @@ class LlmUdf:
                 f"llm_udf: {len(columns)} columns for the arguments {list(names)}; pass params by name."
             )
         given = dict(zip(names, columns, strict=False))
+        for name, column in given.items():
+            if isinstance(column, str) and column != name and column in names:
+                raise InvalidConfig(
+                    f"llm_udf: by position {name} would get the column {column!r}, and the prompt has an argument of that name; "
+                    f"columns follow the order of the braces {list(names)}. Name them: {names[0]}=..., {names[-1]}=...."
+                )
         unknown = sorted(set(named) - set(names))
         if unknown:
             raise InvalidConfig(f"llm_udf: the prompt has no {unknown}; its arguments are {list(names)}.")

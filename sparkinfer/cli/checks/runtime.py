@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from pwd import getpwuid
 
 from sparkinfer.cli.checks.base import Check, fail, ok, warn
 from sparkinfer.errors import JavaNotFound
@@ -75,7 +77,8 @@ def check_delta() -> Check:
 def delta_jar(package: str) -> Path | None:
     """The jar of a Maven coordinate, in Spark's own folder or in an Ivy cache."""
     group, artifact, release = package.split(":")
-    folders = [home / "jars" for home in sorted(Path.home().glob(".ivy2*"))]
+    homes = {Path.home(), Path(getpwuid(os.getuid()).pw_dir)}  # Java asks the system, not $HOME
+    folders = [ivy / "jars" for home in homes for ivy in sorted(home.glob(".ivy2*"))]
     spec = find_spec("pyspark")
     if spec is not None and spec.origin is not None:
         folders.append(Path(spec.origin).parent / "jars")

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from sparkinfer.engine.attention.base import PackedBatch
 from sparkinfer.engine.base import Engine
+from sparkinfer.engine.batch_frames import read_batch, to_bytes
 from sparkinfer.engine.create import create_engine
 from sparkinfer.engine.plan import RunnerLost
-from sparkinfer.engine.ranks import read_batch, to_bytes
 from sparkinfer.errors import InvalidConfig, UnsupportedModel
 from tests.oracle.engine import tiny
 from tests.support.engines import eventually

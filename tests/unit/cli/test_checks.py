@@ -3,6 +3,7 @@ from __future__ import annotations
 import re
 import socket
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -47,7 +48,8 @@ def test_a_missing_java_fails_with_the_fix(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_delta_jar_is_found_under_its_ivy_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(runtime, "getpwuid", lambda _uid: SimpleNamespace(pw_dir=str(tmp_path)))  # whom Java asks
+    monkeypatch.setenv("HOME", str(tmp_path / "another"))
     package = "io.delta:delta-spark_4.2_2.13:4.4.0"
     assert runtime.delta_jar(package) is None
     jar = tmp_path / ".ivy2.5.2" / "jars" / "io.delta_delta-spark_4.2_2.13-4.4.0.jar"

@@ -15,7 +15,7 @@ import pytest
 
 from sparkinfer.config.settings import EngineSettings
 from sparkinfer.engine.fake import FakeEngine
-from sparkinfer.errors import EngineStartFailed, SparkInferError
+from sparkinfer.errors import EngineStartFailed, EngineTimeout, SparkInferError
 from sparkinfer.host import frames
 from sparkinfer.host.client import greet
 from sparkinfer.host.election import RunningEngine
@@ -313,3 +313,52 @@ def _first(client: object) -> list[object]:
     found: list[object] = []
     eventually(lambda: found.extend(client.poll(0.1)) or found)  # type: ignore[attr-defined]
     return found
+
+
+@pytest.mark.parametrize("name", ["status.json", "token"])
+@pytest.mark.parametrize("content", [None, b"", b"\xff{torn"], ids=["gone", "empty", "garbage"])
+def test_an_engine_whose_other_files_were_lost_is_found_again(
+    place: Place, log: Path, name: str, content: bytes | None
+) -> None:
+    """A cleaner of temporary files takes them as it takes the socket; the engine writes them anew."""
+    spec = fake_spec(log=log, settings=EngineSettings(batch_timeout_ms=0, start_timeout_s=20))
+    first = connect(spec)
+    (path,) = place.folder.glob(f"*/{name}")
+    path.unlink() if content is None else path.write_bytes(content)
+    second = connect(spec)
+    for number, client in enumerate((first, second)):
+        client.submit([row(number)])
+        assert drain(client, 1)[number].ok
+        client.close()
+    assert len(events(log, "load")) == 1
+    assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 or name != "token"
+
+
+def test_an_engine_whose_lock_file_was_lost_is_not_loaded_twice(place: Place, log: Path) -> None:
+    spec = fake_spec(log=log)
+    first = connect(spec)
+    (path,) = place.folder.glob("*/lock")
+    path.unlink()
+    second = connect(spec)
+    second.submit([row(1)])
+    assert drain(second, 1)[1].ok
+    assert len(events(log, "load")) == 1
+    first.close()
+    second.close()
+
+
+def test_an_engine_that_stays_silent_behind_its_lock_is_said_with_its_place(
+    place: Place, log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = fake_spec(log=log, settings=EngineSettings(start_timeout_s=1.0))
+    first = connect(spec)
+    (path,) = place.folder.glob("*/status.json")
+    os.kill(engine_pid(place), signal.SIGSTOP)
+    try:
+        path.unlink()
+        with pytest.raises(EngineTimeout, match="have not said where it listens"):
+            connect(spec)
+    finally:
+        for pid in engine_pids(place.folder):
+            os.kill(pid, signal.SIGCONT)
+    first.close()

@@ -276,3 +276,20 @@ def test_settling_is_tried_again_against_other_writers(
     else:
         with pytest.raises(CommitFailed, match="stand twice"):
             late.commit(stage.rows(["a"], bucket=1, answer="x"))
+
+
+def test_a_table_that_was_removed_and_made_anew_by_the_next_commit_is_not_taken_for_the_jobs_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Delta makes a table where it is missing: the rows that were committed before are gone, and the last commit succeeds."""
+    sink = MemorySink()
+    sink.create(COLUMNS, {})
+    stage = Stage(tmp_path, sink)
+    writer = committer(sink, stage)
+    writer.commit(stage.rows(["a"]))
+    writer.check_same_table()
+    facts = sink.facts
+    monkeypatch.setattr(sink, "facts", lambda: replace(facts(), table_id="another", version=0))
+    monkeypatch.setattr(sink, "find", lambda commit: 0)  # as version 0 of the table that the append has made
+    with pytest.raises(CommitFailed, match="made anew"):
+        writer.commit(stage.rows(["b"], bucket=1))

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    DataType,
+    DayTimeIntervalType,
+    LongType,
+    NullType,
+    StringType,
+    StructField,
+    StructType,
+)
 
-from sparkinfer.errors import InvalidConfig, MissingColumn, ReservedColumn, TableSchemaMismatch
+from sparkinfer import job
+from sparkinfer.errors import InvalidConfig, MissingColumn, ReservedColumn, TableSchemaMismatch, WrongColumnType
 from sparkinfer.job.spec import JobSpec, check_spec, check_table
 from sparkinfer.sink.base import TableColumn, TableFacts
 
@@ -97,3 +108,26 @@ def test_each_difference_to_an_existing_table_is_named() -> None:
     with pytest.raises(TableSchemaMismatch) as refused:
         check_table(table(("a", "string"), ("c", "int")), expected, table="t")
     assert "b (int) is missing; c (int) is not of this job; a is string, not int" in refused.value.message
+
+
+def test_names_of_the_jobs_own_columns_are_refused_before_anything_runs() -> None:
+    found = set()
+    for path in Path(job.__file__).parent.glob("*.py"):
+        found |= set(re.findall(r'"(__[a-z_]+)"', path.read_text()))
+    assert {"__state", "__identity", "__rank"} <= found
+    for name in sorted({*found, "__arg_3", "__STATE"}):
+        schema = StructType([*SCHEMA.fields, StructField(name, StringType())])
+        with pytest.raises(ReservedColumn, match="rename it in the source"):
+            spec(schema=schema, keep=[name])
+        with pytest.raises(ReservedColumn, match="rename it in the source"):
+            spec(schema=schema, key=None)
+    schema = StructType([*SCHEMA.fields, StructField("__index_level_0__", StringType())])
+    assert spec(schema=schema, keep=["__index_level_0__"]).kept == ("Id", "__index_level_0__")
+
+
+@pytest.mark.parametrize("kind", [NullType(), DayTimeIntervalType(), StringType("UTF8_LCASE")], ids=str)
+def test_a_key_that_delta_cannot_hold_is_said_before_anything_runs(kind: DataType) -> None:
+    schema = StructType([*SCHEMA.fields, StructField("odd", kind)])
+    for given in ({"key": ["odd"]}, {"keep": ["odd"]}):
+        with pytest.raises(WrongColumnType, match="column odd of type .* cast it"):
+            spec(schema=schema, **given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -260,3 +261,13 @@ def test_what_a_run_says_last_stands_though_its_beat_was_slower(
     for thread in (beat, release):
         thread.join(60)
     assert json.loads((tmp_path / "one" / JOB_FILE).read_text())["state"] == "released"
+
+
+def test_a_failed_run_whose_folder_was_removed_does_not_say_that_answers_are_kept(tmp_path: Path) -> None:
+    with (
+        pytest.raises(CommitFailed, match="something removed it while the job ran") as failed,
+        staging_of(str(tmp_path), run_id="one", config_hash="c1"),
+    ):
+        shutil.rmtree(tmp_path / "one")
+        raise CommitFailed("The store is down.")
+    assert "is kept" not in failed.value.message

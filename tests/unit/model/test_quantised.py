@@ -11,6 +11,8 @@ OUT, IN = 96, 128
 ALL = sorted(
     {kernel for kinds in KERNELS.values() for some in kinds.values() for kernel in some}, key=lambda k: k.kernel
 )
+#: What rounding may cost: a token's product with both sides rounded, and with the weights alone.
+ROUNDED = {"fp8": (0.06, 0.045), "int4pack": (0.13, 0.13), "unpacked4": (0.13, 0.13)}
 INT8 = [kernel for kernel in ALL if kernel in KERNELS["int8"]["cpu"]]
 
 
@@ -41,7 +43,7 @@ def test_each_kernel_is_near_the_float_product_token_by_token(kernel: type[Quant
     want = rows @ weight().t() + torch.arange(OUT)
     got = layer(rows)
     difference = (got - want).norm(dim=1) / (want - torch.arange(OUT)).norm(dim=1)
-    assert float(difference.max()) < (0.13 if "4" in kernel.kernel else 0.02), difference
+    assert float(difference.max()) < ROUNDED.get(kernel.kernel, (0.02, 0.01))[0], difference
 
 
 @pytest.mark.parametrize("kernel", ALL, ids=lambda k: k.kernel)
@@ -50,7 +52,9 @@ def test_a_token_does_not_depend_on_its_neighbours(kernel: type[QuantisedLinear]
     layer, rows = made(kernel), tokens(33)
     together = layer(rows)
     alone = torch.cat([layer(row[None]) for row in rows])
-    assert float(((together - alone).norm(dim=1) / alone.norm(dim=1)).max()) < 1e-5
+    # fp8 gives its answer in bf16, whose last bit another order of the same sum may turn.
+    allowed = 1e-3 if kernel.kernel == "fp8" else 1e-5
+    assert float(((together - alone).norm(dim=1) / alone.norm(dim=1)).max()) < allowed
 
 
 @pytest.mark.parametrize("kernel", INT8, ids=lambda k: k.kernel)
@@ -75,12 +79,10 @@ def test_smoothing_keeps_the_product_and_saves_the_small_channels_from_a_large_o
 def test_with_kept_activations_only_the_weights_are_rounded(kernel: type[QuantisedLinear]) -> None:
     layer, rows = made(kernel), tokens(20)
     with kept_activations():
-        kept = layer(rows)
-    exact = layer(torch.eye(IN)).t() if not kernel.rounds_activations else None
-    if exact is not None:
-        torch.testing.assert_close(kept, rows @ exact.t(), rtol=1e-3, atol=1e-3)
+        kept, exact = layer(rows), layer(torch.eye(IN)).t()
+    torch.testing.assert_close(kept, rows @ exact.t(), rtol=1e-3, atol=1e-3)
     want = rows @ weight().t()
-    assert float(((kept - want).norm(dim=1) / want.norm(dim=1)).max()) < (0.13 if "4" in kernel.kernel else 0.01)
+    assert float(((kept - want).norm(dim=1) / want.norm(dim=1)).max()) < ROUNDED.get(kernel.kernel, (0.02, 0.01))[1]
 
 
 @pytest.mark.parametrize("kernel", INT8, ids=lambda k: k.kernel)

@@ -232,3 +232,14 @@ def test_a_task_survives_the_way_to_the_engine_process() -> None:
     )
     assert TaskSpec.from_json(spec.to_json()) == spec
     assert dataclasses.replace(spec, clock="2020-02-02") != spec
+
+
+def test_a_null_beside_other_values_is_an_empty_text_with_a_warning() -> None:
+    task = text_task(prompt="{a}/{b}", names=("a", "b"))
+    prompt = task.prepare(request("x", None))
+    assert isinstance(prompt, Prompt)
+    assert "x/" in shown(prompt)
+    assert prompt.warnings == ("NULL_ARGUMENT",)
+    whole = task.prepare(request("x", ""))
+    assert isinstance(whole, Prompt)
+    assert whole.warnings == ()

@@ -119,3 +119,25 @@ def test_the_signature_is_the_designs():
         "columns", "model", "prompt", "system", "choices", *sampling, "on_overflow", "skip_blank", "dtype", "priority", "strict",
         "fallback", "trust_remote_code", "engine_mode", "fail_on_error",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("choices", [[" a", "b"], ["a\n", "b"], ["a\0"]])
+def test_choices_that_a_model_cannot_say_as_they_are_written_are_refused(choices):
+    with pytest.raises(InvalidConfig, match="white space"):
+        llm_udf(model="fake", choices=choices)
+
+
+def test_numbers_that_mean_nothing_are_refused():
+    with pytest.raises(InvalidConfig, match="priority"):
+        llm_udf(model="fake", priority=2**70)
+    with pytest.raises(InvalidConfig, match="max_tokens"):
+        llm_udf(model="fake", max_tokens=10**12)
+
+
+def test_columns_in_another_order_than_the_braces_are_not_taken_for_each_other():
+    both = llm_udf(model="fake", prompt="{product}: {message}")
+    with pytest.raises(InvalidConfig, match="follow the order of the braces"):
+        both("message", "product")
+    ordered, _ = both._ordered([], {"product": "message", "message": "product"})  # said by name it is meant
+    assert ordered == ["message", "product"]
+    assert both._ordered(["title", "body"], {})[0] == ["title", "body"]
