@@ -17,13 +17,9 @@ os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the engine process has
 
 from sparkinfer.config.settings import EngineSettings
 from sparkinfer.config.specs import EngineSpec
-from sparkinfer.engine.attention.base import PackedBatch, pack
-from sparkinfer.engine.base import EngineRequest
+from sparkinfer.engine.compile_trial import batch_of
 from sparkinfer.engine.create import build_engine, create_engine
-from sparkinfer.engine.plan import PlannedSequence
-from sparkinfer.engine.sequence import Sequence
 from sparkinfer.model import fetch, load, resolve
-from sparkinfer.types import SamplingParams
 
 BLOCK = 16
 #: Name -> sequences, tokens there already, tokens of this step.
@@ -35,23 +31,10 @@ STEPS = {
 }
 
 
-def batch_of(rows: int, before: int, tokens: int) -> PackedBatch:
-    """One step's batch, a row after the other in the pool."""
-    items, block = [], 0
-    for number in range(rows):
-        ids = [(7 * number + place) % 40_000 + 5 for place in range(before + tokens)]
-        sequence = Sequence.from_request(EngineRequest(request_id=number, prompt_ids=ids, sampling=SamplingParams()))
-        needed = -(-len(ids) // BLOCK)
-        sequence.block_ids = list(range(block, block + needed))
-        block += needed
-        items.append(PlannedSequence(sequence, before, tokens, True))
-    return pack(items, BLOCK)
-
-
 def measure(runner: Any, title: str) -> None:
     """Print a line a step."""
     for name, shape in STEPS.items():
-        batch, seconds = batch_of(*shape), []
+        batch, seconds = batch_of(*shape, block_size=BLOCK), []
         for _ in range(5):
             start = time.perf_counter()
             runner.logits(batch)
@@ -79,7 +62,7 @@ def main() -> None:
     model = load(fetch(ref), dtype="fp32")
     compiled: Any = build_engine(model, spec, dtype="fp32", device="cpu", threads=asked.threads, compiled=True)
     runner = compiled.runner
-    runner.logits(batch_of(*STEPS["decode 16 rows"]))
+    runner.logits(batch_of(*STEPS["decode 16 rows"], block_size=BLOCK))
     print(f"compiling took {time.perf_counter() - start:.0f} s")
     measure(runner, "compiled")
 

@@ -20,6 +20,7 @@ from sparkinfer.host.client import Client, SharedClient
 from sparkinfer.host.place import EngineFolder, Place, here
 from sparkinfer.host.status import Status
 from sparkinfer.types import Completion, ModelRef, Request
+from tests.support.processes import pids_of
 
 TASK = TaskSpec(prompt="Say {text}", names=("text",), config_hash="c0ffee")
 
@@ -67,20 +68,7 @@ def eventually(condition: Callable[[], object], *, seconds: float = 60.0) -> Non
 
 def engine_pids(folder: Path) -> list[int]:
     """Pids of engine processes that were started below a folder and still run."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes().split(b"\0")
-            state = (path.parent / "stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if (
-            b"sparkinfer.host.main" in command
-            and any(c.startswith(os.fsencode(folder)) for c in command)
-            and state != "Z"
-        ):
-            found.append(int(path.parent.name))
-    return found
+    return pids_of("sparkinfer.host.main", lambda command: any(part.startswith(str(folder)) for part in command))
 
 
 def engine_pid(place: Place) -> int:

@@ -18,6 +18,7 @@ from sparkinfer.errors import InvalidConfig
 from sparkinfer.model.folder import read_config
 from tests.oracle.engine import tiny
 from tests.support.engines import eventually
+from tests.support.processes import pids_of
 
 PROMPTS = tiny.prompts((5, 20, 33))
 WHERE = {"dtype": "fp32", "device": "cpu", "threads": 1}
@@ -119,17 +120,9 @@ def test_a_trial_ends_with_its_engine(folder: Path) -> None:
     eventually(lambda: not trials_of(engine.pid), seconds=20)
 
 
-def trials_of(pid: int) -> list[str]:
-    """Command lines of the trials that this process has started."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if b"sparkinfer.engine.compile_trial" in command and str(pid).encode() in command:
-            found.append(path.parent.name)
-    return found
+def trials_of(pid: int) -> list[int]:
+    """Trials that this process has started."""
+    return pids_of("sparkinfer.engine.compile_trial", lambda command: str(pid) in command)
 
 
 def test_seconds_are_checked() -> None:

@@ -24,6 +24,7 @@ from sparkinfer.engine.plan import RunnerLost
 from sparkinfer.errors import InvalidConfig, UnsupportedModel
 from tests.oracle.engine import tiny
 from tests.support.engines import eventually
+from tests.support.processes import pids_of
 
 PROMPTS = tiny.prompts((5, 20, 33, 70))
 NEW_TOKENS = 8
@@ -47,16 +48,7 @@ def split(folder: Path) -> Iterator[Engine]:
 
 def followers_of(leader: int) -> list[int]:
     """Pids of the ranks that this process leads."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            command = path.read_bytes().split(b"\0")
-            state = (path.parent / "stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            continue
-        if b"sparkinfer.engine.follower" in command and str(leader).encode() in command and state != "Z":
-            found.append(int(path.parent.name))
-    return found
+    return pids_of("sparkinfer.engine.follower", lambda command: str(leader) in command)
 
 
 def test_two_ranks_give_the_tokens_of_one_and_the_engine_ends_with_either(folder: Path, split: Engine) -> None:
