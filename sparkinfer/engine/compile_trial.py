@@ -23,11 +23,11 @@ from sparkinfer.engine.plan import PlannedSequence
 from sparkinfer.engine.runner import PackedRunner
 from sparkinfer.engine.sequence import Sequence
 from sparkinfer.model import load
+from sparkinfer.model.trial import best_of
 from sparkinfer.types import SamplingParams
 
 #: Sequences, tokens that are there already and tokens of the step: a prefill and a full decode step.
 _STEPS = ((4, 0, 64), (32, 64, 1))
-_TIMES = 3
 _TOKENS = 2048  # that their blocks hold, and more
 
 
@@ -51,22 +51,13 @@ def main(folder: Path, spec: EngineSpec) -> None:
 
 
 def _measured(engine: PackedEngine) -> float:
-    """Seconds of all steps."""
+    """Seconds of all steps, each run once before."""
     runner = engine.runner
     assert isinstance(runner, PackedRunner), "one process runs no ranks: a bug"
     batches = [batch_of(*step, block_size=runner.block_size) for step in _STEPS]
-    return sum(_best_of(runner, batch) for batch in batches)
-
-
-@torch.inference_mode()
-def _best_of(runner: PackedRunner, batch: PackedBatch) -> float:
-    runner.logits(batch)
-    found = []
-    for _ in range(_TIMES):
-        start = time.perf_counter()
-        runner.logits(batch).max().item()  # a GPU has then done it
-        found.append(time.perf_counter() - start)
-    return min(found)
+    for batch in batches:
+        runner.logits(batch)  # compiles what is to be compiled
+    return sum(best_of(runner.logits, batch) for batch in batches)
 
 
 def batch_of(rows: int, before: int, tokens: int, *, block_size: int) -> PackedBatch:

@@ -80,7 +80,7 @@ def verdict_of(spec: EngineSpec, folder: Path, *, dtype: str, device: str, threa
         with host_lock(place / "lock", timeout=spec.settings.start_timeout_s):
             found = _known_or_tried(spec, folder, place / "verdict.json", threads)
     except (OSError, DownloadFailed) as error:  # a cache that is full or read-only, or somebody else's endless trial
-        return Verdict(gain=None, compile_s=0.0, budget_s=0.0, reason=f"the cache cannot be used: {error}")
+        found = Verdict(gain=None, compile_s=0.0, budget_s=0.0, reason=f"the cache cannot be used: {error}")
     _LOG.info("%s", found)
     return found
 

@@ -5,17 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from dataclasses import asdict
 from pathlib import Path
 
 from sparkinfer.config.specs import EngineSpec
 from sparkinfer.engine.batch_frames import read_batch
 from sparkinfer.engine.ranks import Rank, join
-
-
-def first_line(spec: EngineSpec, folder: Path, rank: Rank) -> bytes:
-    """What a follower is told before all batches."""
-    return json.dumps({"spec": spec.to_json(), "folder": str(folder), "rank": asdict(rank)}).encode() + b"\n"
 
 
 def main() -> None:

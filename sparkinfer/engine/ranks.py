@@ -9,6 +9,7 @@ step leaves the others in the middle of a sum, so that the engine ends with any 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import os
 import shutil
@@ -16,7 +17,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from math import gcd
 from pathlib import Path
@@ -243,13 +244,12 @@ class LeadingRunner:
 
 
 def _start(spec: EngineSpec, folder: Path, rank: Rank) -> subprocess.Popen[bytes]:
-    from sparkinfer.engine.follower import first_line
-
     environment = child_environment(rank.threads) | {"LOCAL_RANK": rank.device.partition(":")[2] or "0"}
     command = child_command("sparkinfer.engine.follower")
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=environment)
     assert process.stdin is not None
-    process.stdin.write(first_line(spec, folder, rank))
+    told = {"spec": spec.to_json(), "folder": str(folder), "rank": asdict(rank)}  # before all batches
+    process.stdin.write(json.dumps(told).encode() + b"\n")
     process.stdin.flush()
     return process
 

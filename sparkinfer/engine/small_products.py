@@ -16,6 +16,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sparkinfer.engine.kernel_cache import use_kernel_cache
+from sparkinfer.model.trial import best_of
 
 #: Numbers of rows that are tried: the kernel serves all up to the first of these at which it is the faster one.
 _TRIAL_ROWS = (96, 64, 48, 32, 16, 8, 4)
@@ -93,16 +94,7 @@ def _most_rows(layer: nn.Linear, multiply: Callable[..., None]) -> int:
         want, got = layer(rows), ours(rows)
         if float((want - got).abs().max()) > _TOLERANCE * float(want.abs().max()):
             return 0
-        if _cpu_seconds(layer, rows) > _LEAST_GAIN * _cpu_seconds(ours, rows):
+        plain, own = (best_of(way, rows, trials=_TRIALS, clock=time.process_time) for way in (layer, ours))
+        if plain > _LEAST_GAIN * own:
             return count
     return 0
-
-
-def _cpu_seconds(forward: Callable[[torch.Tensor], torch.Tensor], rows: torch.Tensor) -> float:
-    """Of the cheapest of some calls, all threads together: a host that others use disturbs them less than the clock."""
-    found = []
-    for _ in range(_TRIALS):
-        start = time.process_time()
-        forward(rows)
-        found.append(time.process_time() - start)
-    return min(found)

@@ -17,7 +17,7 @@ from sparkinfer.config.settings import EngineSettings
 from sparkinfer.engine.fake import FakeEngine
 from sparkinfer.errors import EngineStartFailed, EngineTimeout, SparkInferError
 from sparkinfer.host import frames
-from sparkinfer.host.client import greet
+from sparkinfer.host.client import SharedClient, greet
 from sparkinfer.host.election import RunningEngine
 from sparkinfer.host.lineage import own_mark
 from sparkinfer.host.place import Place
@@ -205,12 +205,16 @@ def test_an_engine_whose_socket_file_was_deleted_is_reached_again(place: Place, 
     first = connect(spec)
     (engine,) = running_engines(place.folder)
     engine.socket.unlink()  # as a cleaner of temporary files does it
-    second = connect(spec)
-    for number, client in enumerate((first, second)):
+    each_is_answered(first, connect(spec))
+    assert len(events(log, "load")) == 1
+
+
+def each_is_answered(*clients: SharedClient) -> None:
+    """A row of each client, which is closed then."""
+    for number, client in enumerate(clients):
         client.submit([row(number)])
         assert drain(client, 1)[number].ok
         client.close()
-    assert len(events(log, "load")) == 1
 
 
 def test_the_files_are_for_this_user_only(place: Place) -> None:
@@ -325,11 +329,7 @@ def test_an_engine_whose_other_files_were_lost_is_found_again(
     first = connect(spec)
     (path,) = place.folder.glob(f"*/{name}")
     path.unlink() if content is None else path.write_bytes(content)
-    second = connect(spec)
-    for number, client in enumerate((first, second)):
-        client.submit([row(number)])
-        assert drain(client, 1)[number].ok
-        client.close()
+    each_is_answered(first, connect(spec))
     assert len(events(log, "load")) == 1
     assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0 or name != "token"
 
@@ -347,9 +347,7 @@ def test_an_engine_whose_lock_file_was_lost_is_not_loaded_twice(place: Place, lo
     second.close()
 
 
-def test_an_engine_that_stays_silent_behind_its_lock_is_said_with_its_place(
-    place: Place, log: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_engine_that_stays_silent_behind_its_lock_is_said_with_its_place(place: Place, log: Path) -> None:
     spec = fake_spec(log=log, settings=EngineSettings(start_timeout_s=1.0))
     first = connect(spec)
     (path,) = place.folder.glob("*/status.json")
