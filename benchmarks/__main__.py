@@ -4,7 +4,8 @@
     make bench ONLY=extract,ours,row_by_row          # workloads and peers by name
     python -m benchmarks --quick                     # a few rows, one repeat, nothing tuned: does it work?
 
-A run that is broken off goes on where it was: each finished cell lies in out/bench. Peers in environments of their own
+A run that is broken off goes on where it was: each finished cell lies in out/bench, under the code that it depends on; a run that ends
+removes them, unless --keep says that a later run shall measure again only what has changed. Peers in environments of their own
 (``make bench-envs``) are left out where they are not installed. A full run writes benchmarks/results/latest.json,
 docs/performance.svg and the table in docs/performance.md; a partial or quick one only prints, unless --publish says otherwise.
 """
@@ -17,7 +18,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -29,11 +29,10 @@ from benchmarks.environments import INSTALLERS, is_installed
 from benchmarks.floor import floor
 from benchmarks.machine import facts
 from benchmarks.peers import PEERS, Ask, PeerInfo, Setting
-from benchmarks.workloads import MAX_MODEL_LEN, WORKLOADS, RowSets, Workload, read_rows
+from benchmarks.scripts import SCRIPTS, run_script
+from benchmarks.workloads import MAX_MODEL_LEN, TUNED_ON, WORKLOADS, RowSets, Workload, read_rows
 
 CELLS = ROOT / "out" / "bench"
-SCRIPTS = {"load_time": (), "round_trip": (), "scheduler_growth": ("--requests", "1000", "10000", "100000")}
-"""Benchmarks of one layer alone, each a script of its own beside this file."""
 QUICK_ROWS = 8
 
 
@@ -62,7 +61,8 @@ def main() -> None:
         else not (arguments.only or arguments.quick or arguments.rows)
     ):
         report.publish(results)
-    shutil.rmtree(CELLS, ignore_errors=True)
+    if not arguments.keep:
+        shutil.rmtree(CELLS, ignore_errors=True)
 
 
 def planned(arguments: argparse.Namespace) -> Plan:
@@ -115,27 +115,39 @@ def run(plan: Plan) -> dict[str, Any]:
         "model": folder.name,
         "commit": _commit(),
         "workloads": {},
-        "scripts": {name: run_script(name) for name in plan.scripts},
     }
     if plan.workloads:
-        path = CELLS / f"peaks-{_digest(job)}.json"
+        path = CELLS / f"peaks-{_digest(job, is_ours=False)}.json"
         results["peaks"] = run_cell(
             path, ["benchmarks.machine"], job, environment="", threads=plan.threads, limit_s=plan.limit_s
         )
         _say("machine", "peaks", results["peaks"])
+    options = {
+        peer.name: tuned(peer, plan, str(folder), tokenizer)
+        for peer in plan.peers
+        if any(workload.asks(peer.name) for workload in plan.workloads)
+    }
     for workload in plan.workloads:
-        results["workloads"][workload.name] = run_workload(workload, plan, str(folder), tokenizer, results["peaks"])
+        setting = _setting(workload, plan, str(folder))
+        results["workloads"][workload.name] = run_workload(
+            workload, plan, setting, options, tokenizer, results["peaks"]
+        )
+    results["scripts"] = {name: run_script(name) for name in plan.scripts}
     return results
 
 
-def run_workload(workload: Workload, plan: Plan, folder: str, tokenizer: Any, peaks: dict[str, Any]) -> dict[str, Any]:
-    """All peers on one workload: batch sizes first, then the repeats in turn, so that a slow minute meets all of them."""
+def run_workload(
+    workload: Workload,
+    plan: Plan,
+    setting: Setting,
+    options: dict[str, dict[str, Any]],
+    tokenizer: Any,
+    peaks: dict[str, Any],
+) -> dict[str, Any]:
+    """All peers on one workload, their repeats in turn, so that a slow minute meets all of them."""
     sets = read_rows(workload, num_rows=workload.rows)
     asks = asked(workload, sets, tokenizer)
-    setting = Setting(
-        folder=folder, prompt=workload.prompt, threads=plan.threads, max_model_len=MAX_MODEL_LEN, scratch="", options={}
-    )
-    peers = [peer for peer in plan.peers if peer.name != "reuse" or workload.reuses]
+    peers = [peer for peer in plan.peers if workload.asks(peer.name)]
     found: dict[str, Any] = {
         "title": workload.title,
         "rows": workload.rows,
@@ -147,11 +159,10 @@ def run_workload(workload: Workload, plan: Plan, folder: str, tokenizer: Any, pe
         prompts, lengths = [ask.prompt_ids for ask in asks["warm"]], [ask.max_tokens for ask in asks["warm"]]
         found["floor"] = floor(prompts, lengths, peaks, reuse=False)
         found["floor_with_reuse"] = floor(prompts, lengths, peaks, reuse=True)
-    options = {peer.name: tuned(workload, peer, plan, setting, asks) for peer in peers}
-    most = max((plan.repeats or peer.repeats for peer in peers), default=0)
-    for repeat in range(most):
-        for peer in (p for p in peers if repeat < (plan.repeats or p.repeats)):
-            job = _job(replace(setting, options=options[peer.name]), asks, tuning=())
+    times = {peer.name: plan.repeats or min(peer.repeats, workload.repeats) for peer in peers}
+    for repeat in range(max(times.values(), default=0)):
+        for peer in (p for p in peers if repeat < times[p.name]):
+            job = _job(replace(setting, options=options[peer.name]), asks, profile=repeat == 0)
             result = _cell(workload, peer, f"cell{repeat}", plan, job)
             if "error" not in result:
                 first = result["runs"]["first"]
@@ -165,16 +176,17 @@ def run_workload(workload: Workload, plan: Plan, folder: str, tokenizer: Any, pe
     return found
 
 
-def tuned(
-    workload: Workload, peer: PeerInfo, plan: Plan, setting: Setting, asks: dict[str, list[Ask]]
-) -> dict[str, Any]:
+def tuned(peer: PeerInfo, plan: Plan, folder: str, tokenizer: Any) -> dict[str, Any]:
     """The peer's options: the fixed ones, and the fastest of those to be tuned (in a quick run the middle one)."""
     if not peer.tuning:
         return peer.fixed
     middle = peer.tuning[len(peer.tuning) // 2]
     if plan.quick:
         return peer.fixed | middle
-    result = _cell(workload, peer, "tuning", plan, _job(replace(setting, options=peer.fixed), asks, tuning=peer.tuning))
+    workload = WORKLOADS[TUNED_ON]
+    asks = asked(workload, read_rows(workload, num_rows=workload.rows), tokenizer)
+    job = _job(replace(_setting(workload, plan, folder), options=peer.fixed), asks, tuning=peer.tuning)
+    result = _cell(workload, peer, "tuning", plan, job)
     tried = result.get("tuned", [{"options": middle, "seconds": 0.0}])
     return peer.fixed | min(tried, key=lambda one: one["seconds"])["options"]
 
@@ -192,40 +204,39 @@ def asked(workload: Workload, sets: RowSets, tokenizer: Any) -> dict[str, list[A
     }
 
 
-def run_script(name: str) -> str:
-    """What a script prints."""
-    command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), *SCRIPTS[name]]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
-    text = (
-        done.stdout.strip()
-        if done.returncode == 0
-        else f"failed: {(done.stderr.strip().splitlines() or ['no reason'])[-1]}"
-    )
-    print(f"{name}\n{text}", flush=True)
-    return text
-
-
 def _cell(workload: Workload, peer: PeerInfo, name: str, plan: Plan, job: dict[str, Any]) -> dict[str, Any]:
-    path = CELLS / workload.name / f"{peer.name}-{name}-{_digest(job)}.json"
+    path = CELLS / workload.name / f"{peer.name}-{name}-{_digest(job, is_ours=peer.is_ours)}.json"
     program = ["benchmarks.measure", peer.name]
     result = run_cell(path, program, job, environment=peer.environment, threads=plan.threads, limit_s=plan.limit_s)
     _say(workload.name, f"{peer.name} {name}", result)
     return result
 
 
-def _job(setting: Setting, asks: dict[str, list[Ask]], *, tuning: tuple[dict[str, Any], ...]) -> dict[str, Any]:
+def _setting(workload: Workload, plan: Plan, folder: str) -> Setting:
+    return Setting(
+        folder=folder, prompt=workload.prompt, threads=plan.threads, max_model_len=MAX_MODEL_LEN, scratch="", options={}
+    )
+
+
+def _job(
+    setting: Setting,
+    asks: dict[str, list[Ask]],
+    *,
+    tuning: tuple[dict[str, Any], ...] = (),
+    profile: bool = False,
+) -> dict[str, Any]:
     return {
         "setting": asdict(setting),
         "asks": {name: [asdict(ask) for ask in part] for name, part in asks.items()},
         "tuning": list(tuning),
+        "profile": profile,
     }
 
 
-def _digest(job: dict[str, Any]) -> str:
-    """Of what is asked and of the code that answers."""
-    code = [
-        path.read_bytes() for folder in ("sparkinfer", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))
-    ]
+def _digest(job: dict[str, Any], *, is_ours: bool) -> str:
+    """Of what is asked and of the code that answers: sparkinfer's own where it is asked."""
+    folders = ("sparkinfer", "benchmarks") if is_ours else ("benchmarks",)
+    code = [path.read_bytes() for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
     return hashlib.sha256(json.dumps(job, sort_keys=True).encode() + b"".join(code)).hexdigest()[:12]
 
 
@@ -264,6 +275,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--limit", type=float, default=1800, help="seconds after which a cell is ended")
+    parser.add_argument("--keep", action="store_true", help="keep the finished cells in out/bench")
     parser.add_argument(
         "--publish", action=argparse.BooleanOptionalAction, help="write results, plot and docs/performance.md"
     )

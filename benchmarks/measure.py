@@ -29,7 +29,7 @@ def measure(peer: PeerProtocol, job: dict[str, Any]) -> dict[str, Any]:
             ]
         }
     runs = {"first": timed(peer, sets["first"], options), "warm": timed(peer, sets["warm"], options)}
-    return {"runs": runs, "where": peer.where(sets["tuning"])}
+    return {"runs": runs, "where": peer.where(sets["tuning"]) if job["profile"] else {}}
 
 
 def timed(peer: PeerProtocol, asks: list[Ask], options: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,8 @@ from pathlib import Path
 DATA = Path(__file__).parent / "data"
 MAX_MODEL_LEN = 2048
 """Context of every peer in every cell: prompt and answer together, in tokens."""
-TUNING_ROWS = 16
+TUNING_ROWS, TUNED_ON = 16, "extract"
+"""Batch sizes are tuned once a peer, on rows of all lengths behind a shared instruction, and hold for all workloads."""
 
 JUDGE = """You read reviews that customers of a large online shop wrote about food they had bought there, and you judge each of them.
 Say first whether the customer would buy the product again, then name in one sentence the reason that the review itself gives, and
@@ -43,14 +44,20 @@ class Workload:
         title: for tables, with the tokens out.
         prompt: template with the one argument ``{text}``.
         rows: rows of one run of the default size; sized so that row by row takes a minute or two on two cores.
-        reuses: whether equal inputs may be answered once (only ``duplicates``).
+        repeats: fresh processes a peer at most; three where an aim stands on the difference.
+        peers: who is asked; empty: all but ``reuse``, which is there for equal rows.
     """
 
     name: str
     title: str
     prompt: str
     rows: int
-    reuses: bool = False
+    repeats: int = 3
+    peers: tuple[str, ...] = ()
+
+    def asks(self, peer: str) -> bool:
+        """Whether a peer takes part."""
+        return peer in self.peers if self.peers else peer != "reuse"
 
 
 WORKLOADS = {
@@ -58,11 +65,23 @@ WORKLOADS = {
     for workload in (
         Workload(name="classify", title="classify: 4 tokens out", prompt=JUDGE, rows=64),
         Workload(name="extract", title="extract: 8 to 128 tokens out", prompt=JUDGE, rows=32),
-        Workload(name="summarise", title="summarise long documents: 64 tokens out", prompt=SUMMARISE, rows=8),
         Workload(
-            name="unequal", title="unequal lengths, no shared prefix: 4 to 64 tokens out", prompt="{text}", rows=32
+            name="summarise", title="summarise long documents: 64 tokens out", prompt=SUMMARISE, rows=8, repeats=1
         ),
-        Workload(name="duplicates", title="extract with half the rows repeated", prompt=JUDGE, rows=32, reuses=True),
+        Workload(
+            name="unequal",
+            title="unequal lengths, no shared prefix: 4 to 64 tokens out",
+            prompt="{text}",
+            rows=32,
+            repeats=1,
+        ),
+        Workload(
+            name="duplicates",
+            title="extract with half the rows repeated",
+            prompt=JUDGE,
+            rows=32,
+            peers=("ours", "spark2", "reuse"),
+        ),
     )
 }
 

@@ -83,7 +83,7 @@ def test_rows_of_two_runs_and_the_tuning_are_other_rows(name: str) -> None:
     sets = read_rows(WORKLOADS[name], num_rows=16)
     ids = [{row.id for row in part} for part in (sets.first, sets.warm, sets.tuning)]
     assert all(ids) and not ids[0] & ids[1] and not ids[0] & ids[2] and not ids[1] & ids[2]
-    assert len(ids[0]) == (8 if WORKLOADS[name].reuses else 16)
+    assert len(ids[0]) == (8 if name == "duplicates" else 16)
 
 
 def test_more_rows_than_there_are_is_an_error() -> None:

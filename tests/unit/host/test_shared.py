@@ -348,14 +348,14 @@ def test_an_engine_whose_lock_file_was_lost_is_not_loaded_twice(place: Place, lo
 
 
 def test_an_engine_that_stays_silent_behind_its_lock_is_said_with_its_place(place: Place, log: Path) -> None:
-    spec = fake_spec(log=log, settings=EngineSettings(start_timeout_s=1.0))
-    first = connect(spec)
+    first = connect(fake_spec(log=log))
+    impatient = fake_spec(log=log, settings=EngineSettings(start_timeout_s=1.0))  # the same engine, as tests below say
     (path,) = place.folder.glob("*/status.json")
     os.kill(engine_pid(place), signal.SIGSTOP)
     try:
         path.unlink()
         with pytest.raises(EngineTimeout, match="have not said where it listens"):
-            connect(spec)
+            connect(impatient)
     finally:
         for pid in engine_pids(place.folder):
             os.kill(pid, signal.SIGCONT)
