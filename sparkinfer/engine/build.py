@@ -14,9 +14,8 @@ from sparkinfer.engine import probe, selfcheck
 from sparkinfer.engine.attention.base import Attention, LayerShape
 from sparkinfer.engine.base import EngineInfo
 from sparkinfer.engine.compiled import compile_layers
+from sparkinfer.engine.fused import fuse
 from sparkinfer.engine.graphs import Recorder, cuda_recorder
-from sparkinfer.engine.head import order_head
-from sparkinfer.engine.inplace import work_in_place
 from sparkinfer.engine.kv import KvPool, block_bytes
 from sparkinfer.engine.runner import PackedRunner
 from sparkinfer.engine.sampler import Sampler
@@ -77,12 +76,10 @@ def build_runner(
     if compiled:
         _LOG.info("layers that are compiled: %d", compile_layers(model))
     else:
-        _LOG.info("modules that work in place: %s", work_in_place(model))
+        _LOG.info("modules that run as one pass: %s", fuse(model))
     # A trial on the clock decides, and two engines or ranks may decide differently.
-    if not settings.strict and ranks == 1:
-        if not compiled:
-            _LOG.info("rows that our own products take: %s", multiply_few_rows(model, threads=threads))
-        info = replace(info, weights_bytes=info.weights_bytes + order_head(model, free_bytes=available()))
+    if not settings.strict and ranks == 1 and not compiled:
+        _LOG.info("rows that our own products take: %s", multiply_few_rows(model, threads=threads))
     sampler = sampler_of(model)
 
     def runner(num_blocks: int, max_model_len: int, *, recorded: bool) -> PackedRunner:

@@ -1,8 +1,8 @@
-"""Linear layers on the CPU whose products of a few rows are our own, where a trial at load shows that it pays.
+"""Linear layers on the CPU whose products of not so many rows are our own, where a trial at load shows that it pays.
 
 A decode step has as many rows as sequences. Libraries bring the weights into another order for every product, which serves many rows
 and costs more than the product of a few; keeping them in that order would take a second copy of all weights, which executors of
-one host share. The kernel takes them as they lie.
+one host share. The kernel takes them as they lie. Most is gained where a layer is wide and its rows are short, as in the output layer.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from sparkinfer.engine.kernel_cache import use_kernel_cache
 from sparkinfer.model.trial import best_of
 
 #: Numbers of rows that are tried: the kernel serves all up to the first of these at which it is the faster one.
-_TRIAL_ROWS = (96, 64, 48, 32, 16, 8, 4)
+_TRIAL_ROWS = (256, 128, 96, 64, 48, 32, 16, 8, 4)
 _TRIALS = 5
+#: No trial is larger, or the products of an output layer would take seconds.
+_TRIAL_FLOP = 8e9
 #: How much faster it has to be: less is noise.
 _LEAST_GAIN = 1.1
 _TOLERANCE = 1e-4  # of the largest number: another order of the same sums
@@ -37,8 +39,7 @@ def multiply_few_rows(model: PreTrainedModel, *, threads: int) -> dict[tuple[int
     Returns:
         By shape ``(out, in)``, up to how many rows; 0: it did not pay.
     """
-    head = model.get_output_embeddings()  # has its own way, see ``head.py``
-    layers = [module for module in model.modules() if _is_plain(module) and module is not head]
+    layers = [module for module in model.modules() if _is_plain(module)]
     if model.device.type != "cpu" or not layers:
         return {}
     use_kernel_cache()
@@ -90,6 +91,8 @@ def _most_rows(layer: nn.Linear, multiply: Callable[..., None]) -> int:
     ours = _with_kernel(layer, multiply, _TRIAL_ROWS[0])
     generator = torch.Generator().manual_seed(1)
     for count in _TRIAL_ROWS:
+        if 2.0 * count * layer.weight.numel() > _TRIAL_FLOP:
+            continue
         rows = torch.randn((1, count, layer.in_features), generator=generator)
         want, got = layer(rows), ours(rows)
         if float((want - got).abs().max()) > _TOLERANCE * float(want.abs().max()):

@@ -1,7 +1,9 @@
 """Products of a few rows with a layer's weights as they lie, compiled by numba for the machine it runs on.
 
 Rows of both operands lie along the sum, so that no weight has to be moved before it is multiplied: for few rows that costs a
-library more than the product. A tile is four rows by three columns, whose sums stay in registers.
+library more than the product. A tile is four rows by three columns, whose sums stay in registers; a stretch of the sum is so long
+that the tile's columns stay in the first cache for all rows. The next columns are asked for little by little meanwhile: each is
+too short for the hardware to see where reading goes on.
 """
 
 from __future__ import annotations
@@ -11,43 +13,78 @@ from numba import njit, prange
 from sparkinfer.engine import simd
 from sparkinfer.engine.simd import REGISTER
 
-#: Columns of one piece of work, whole tiles.
-PIECE = 48
+#: Columns of one piece of work, whole tiles, and floats of the rows that are multiplied with them at a time: both stay in the second cache.
+PIECE, BLOCK = 48, 36_864
+STRETCH = 768
+_FAST = {"reassoc", "contract", "nsz"}
 
 
-@njit(cache=True, fastmath={"reassoc", "contract", "nsz"})
-def _three_columns(out, rows, weights, column, count, width, depth):  # type: ignore[no-untyped-def]
-    row = 0
-    while row < count:
-        left = count - row
-        place = (row * width + column, width, row * depth, depth, column * depth, depth)
-        if left >= 4:
-            simd.dots(out, rows, weights, place, depth, 4, 3, REGISTER)
-            row += 4
-        elif left == 3:
-            simd.dots(out, rows, weights, place, depth, 3, 3, REGISTER)
-            row += 3
-        elif left == 2:
-            simd.dots(out, rows, weights, place, depth, 2, 3, REGISTER)
-            row += 2
-        else:
-            simd.dots(out, rows, weights, place, depth, 1, 3, REGISTER)
-            row += 1
+@njit(cache=True, fastmath=_FAST)
+def _first_tile(out, rows, weights, place, length, left):  # type: ignore[no-untyped-def]
+    """The sums of up to four rows and three columns over the first stretch."""
+    if left >= 4:
+        simd.dots(out, rows, weights, place, length, 4, 3, REGISTER, 0)
+    elif left == 3:
+        simd.dots(out, rows, weights, place, length, 3, 3, REGISTER, 0)
+    elif left == 2:
+        simd.dots(out, rows, weights, place, length, 2, 3, REGISTER, 0)
+    else:
+        simd.dots(out, rows, weights, place, length, 1, 3, REGISTER, 0)
 
 
-@njit(cache=True, fastmath={"reassoc", "contract", "nsz"}, parallel=True)
+@njit(cache=True, fastmath=_FAST)
+def _later_tile(out, rows, weights, place, length, left):  # type: ignore[no-untyped-def]
+    """What another stretch adds to them."""
+    if left >= 4:
+        simd.dots(out, rows, weights, place, length, 4, 3, REGISTER, 1)
+    elif left == 3:
+        simd.dots(out, rows, weights, place, length, 3, 3, REGISTER, 1)
+    elif left == 2:
+        simd.dots(out, rows, weights, place, length, 2, 3, REGISTER, 1)
+    else:
+        simd.dots(out, rows, weights, place, length, 1, 3, REGISTER, 1)
+
+
+@njit(cache=True, fastmath=_FAST)
+def _three_columns(out, rows, weights, column, first, last, coming):  # type: ignore[no-untyped-def]
+    """Rows from ``first`` to ``last`` by three columns; ``coming`` is how many floats behind those columns are wanted next."""
+    depth, width = rows.shape[1], weights.shape[0]
+    asked, steps = 0, (depth + STRETCH - 1) // STRETCH * ((last - first + 3) // 4)
+    share = (coming + steps - 1) // steps
+    for begin in range(0, depth, STRETCH):
+        length = min(STRETCH, depth - begin)
+        for row in range(first, last, 4):
+            simd.prefetch(weights, (column + 3) * depth + asked, min(share, coming - asked))
+            asked = min(asked + share, coming)
+            place = (row * width + column, width, row * depth + begin, depth, column * depth + begin, depth)
+            if begin == 0:
+                _first_tile(out, rows, weights, place, length, last - row)
+            else:
+                _later_tile(out, rows, weights, place, length, last - row)
+
+
+@njit(cache=True)
+def _tiles_before(block, blocks, count):  # type: ignore[no-untyped-def]
+    """The first row of a block, where all have about as many tiles of four rows."""
+    return min(count, (count + 3) // 4 * block // blocks * 4)
+
+
+@njit(cache=True, fastmath=_FAST, parallel=True)
 def multiply(out, rows, weights):  # type: ignore[no-untyped-def]
     """out[M, N] = rows[M, K] @ weights[N, K].T, all float32 and contiguous, K a multiple of ``REGISTER``."""
     count, depth = rows.shape
     width = weights.shape[0]
+    most = max(BLOCK // depth // 4, 1) * 4
+    blocks = (count + most - 1) // most
     for piece in prange((width + PIECE - 1) // PIECE):
         column = piece * PIECE
         end = min(width, column + PIECE)
-        while column + 3 <= end:
-            _three_columns(out, rows, weights, column, count, width, depth)
-            column += 3
-        while column < end:
+        for block in range(blocks):
+            first, last = _tiles_before(block, blocks, count), _tiles_before(block + 1, blocks, count)
+            for c in range(column, end - 2, 3):
+                coming = min(width - c - 3, 3) * depth if block == 0 else 0  # afterwards they are near
+                _three_columns(out, rows, weights, c, first, last, coming)
+        for c in range(end - (end - column) % 3, end):
             for row in range(count):
-                place = (row * width + column, width, row * depth, depth, column * depth, depth)
-                simd.dots(out, rows, weights, place, depth, 1, 1, REGISTER)
-            column += 1
+                place = (row * width + c, width, row * depth, depth, c * depth, depth)
+                simd.dots(out, rows, weights, place, depth, 1, 1, REGISTER, 0)

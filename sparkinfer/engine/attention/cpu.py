@@ -10,6 +10,7 @@ from sparkinfer.engine.kernel_cache import use_kernel_cache
 from sparkinfer.engine.kv import KvPool
 
 _NO_SINKS = np.empty(0, np.float32)
+_STORED_BY_ONE = 128  # tokens below which waking another thread costs more than it helps
 
 
 class CpuAttention:
@@ -50,7 +51,11 @@ class CpuAttention:
     ) -> torch.Tensor:
         """Store, then attend; both in compiled code."""
         keys, values = self._keys[layer], self._values[layer]
-        self._kernels.store(self._slots, _array(key), _array(value), keys, values)
+        count = len(self._slots)
+        if count < _STORED_BY_ONE:
+            self._kernels.store_some(self._slots, _array(key), _array(value), keys, values, 0, count)
+        else:
+            self._kernels.store(self._slots, _array(key), _array(value), keys, values, self._threads)
         out = torch.empty((query.shape[0], query.shape[1], value.shape[-1]), dtype=torch.float32)
         self._kernels.attend(
             _array(query),

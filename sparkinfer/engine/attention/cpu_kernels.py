@@ -25,12 +25,12 @@ _ONE = np.float32(1.0)
 _NEG = np.float32(-np.inf)
 
 
-@njit(cache=True, fastmath=_FAST, parallel=True)
-def store(slots, key, value, keys, values):  # type: ignore[no-untyped-def]
-    """Write K/V [T, kv_heads, dim] of a step into their slots: values of [num_blocks, kv_heads, block_size, dim], keys of
-    [num_blocks, kv_heads, dim, block_size]."""
+@njit(cache=True, fastmath=_FAST)
+def store_some(slots, key, value, keys, values, first, last):  # type: ignore[no-untyped-def]
+    """Write K/V [T, kv_heads, dim] of a step's tokens from ``first`` to ``last`` into their slots: values of
+    [num_blocks, kv_heads, block_size, dim], keys of [num_blocks, kv_heads, dim, block_size]."""
     block_size = values.shape[2]
-    for t in prange(slots.shape[0]):
+    for t in range(first, last):
         block, offset = slots[t] // block_size, slots[t] % block_size
         for h in range(key.shape[1]):
             for d in range(key.shape[2]):
@@ -39,28 +39,12 @@ def store(slots, key, value, keys, values):  # type: ignore[no-untyped-def]
                 values[block, h, offset, d] = value[t, h, d]
 
 
-@njit(cache=True, fastmath=_FAST)
-def _exp(scores, lo, hi, top):  # type: ignore[no-untyped-def]
-    """scores[lo:hi] = exp(scores - top), relative error about 1e-7, in a form that vectorises; returns their sum."""
-    bits = scores.view(np.int32)
-    for i in range(lo, hi):
-        x = scores[i] - top
-        x = max(x, np.float32(-87.0)) * np.float32(1.44269504)
-        n = np.floor(x + np.float32(0.5))
-        f = (x - n) * np.float32(0.69314718)
-        p = np.float32(1.9875691e-4)
-        p = p * f + np.float32(1.3981999e-3)
-        p = p * f + np.float32(8.3334519e-3)
-        p = p * f + np.float32(4.1665795e-2)
-        p = p * f + np.float32(1.6666665e-1)
-        p = p * f + np.float32(5.0000001e-1)
-        p = (p * f) * f + f + _ONE
-        scores[i] = p
-        bits[i] += np.int32(n) << np.int32(23)  # times 2**n: added to the exponent's bits
-    total = _ZERO
-    for i in range(lo, hi):
-        total += scores[i]
-    return total
+@njit(cache=True, fastmath=_FAST, parallel=True)
+def store(slots, key, value, keys, values, pieces):  # type: ignore[no-untyped-def]
+    """:func:`store_some` for all tokens, dealt out to the threads."""
+    count = slots.shape[0]
+    for piece in prange(pieces):
+        store_some(slots, key, value, keys, values, count * piece // pieces, count * (piece + 1) // pieces)
 
 
 # Whole arrays and indices are passed on, never slices: a slice of a shared array costs an atomic reference count.
@@ -123,20 +107,29 @@ def _add_block(acc, first, rows, weights, at, width, values, value, count):  # t
 
 
 @njit(cache=True, fastmath=_FAST)
-def _carry_on(scores, lo, hi, softcap, top, total, acc, r):  # type: ignore[no-untyped-def]
-    """One chunk's scores become weights under the running maximum; what was summed before is scaled to it."""
+def _carry_on(scores, first, last, lo, hi, softcap, top, total, acc, r):  # type: ignore[no-untyped-def]
+    """One chunk's scores become weights under the running maximum; what was summed before is scaled to it.
+
+    Scores from ``lo`` to ``hi`` count; those around them, from ``first`` to ``last``, fill whole vectors.
+    """
+    for i in range(first, lo):
+        scores[i] = _NEG
+    for i in range(hi, last):
+        scores[i] = _NEG
     if softcap > _ZERO:
         for i in range(lo, hi):
             scores[i] = softcap * np.float32(np.tanh(scores[i] / softcap))
-    best = top
-    for i in range(lo, hi):
-        best = max(best, scores[i])
+    is_wide = (last - first) % LANES == 0
+    best = simd.largest(scores, first, last - first, LANES) if is_wide else simd.largest(scores, first, last - first, 1)
     if best > top:
         scale = np.float32(np.exp(top - best))
         total *= scale
         for d in range(acc.shape[1]):
             acc[r, d] *= scale
-    return best, total + _exp(scores, lo, hi, best)
+        top = best
+    if is_wide:
+        return top, total + simd.exponentials(scores, first, last - first, top, LANES)
+    return top, total + simd.exponentials(scores, first, last - first, top, 1)
 
 
 @njit(cache=True, fastmath=_FAST)
@@ -180,8 +173,9 @@ def _attend_query(  # type: ignore[no-untyped-def]
         _score_block(scores, b * block_size - chunk, width, query, first, dim, groups, keys, key, block_size, scaling)
     for g in range(groups):
         at = g * width - chunk
+        around = at + first_block * block_size, at + (last_block + 1) * block_size
         tops[row + g], totals[row + g] = _carry_on(
-            scores, at + begin, at + end, softcap, tops[row + g], totals[row + g], acc, row + g
+            scores, around[0], around[1], at + begin, at + end, softcap, tops[row + g], totals[row + g], acc, row + g
         )
     for b in range(first_block, last_block + 1):
         if row == 0 and b < last_block:

@@ -42,6 +42,11 @@ def backend(active: Backend) -> Iterator[None]:
         _backend.reset(token)
 
 
+def is_active() -> bool:
+    """Whether a packed engine's forward runs."""
+    return _backend.get(None) is not None
+
+
 def register() -> None:
     """Make :data:`IMPLEMENTATION` known to transformers; repeating it changes nothing."""
     if IMPLEMENTATION in AttentionInterface().valid_keys():

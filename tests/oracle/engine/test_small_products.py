@@ -38,6 +38,17 @@ def test_every_number_of_rows_and_columns_gives_what_torch_gives(
     torch.testing.assert_close(forward(wide), layer(wide), rtol=1e-5, atol=1e-5)
 
 
+@torch.inference_mode()
+@pytest.mark.parametrize(("in_features", "count"), [(1552, 30), (1552, 21), (48, 771), (576, 130), (40_000, 5)])
+def test_long_sums_and_many_rows_are_multiplied_in_parts(multiply: Any, in_features: int, count: int) -> None:
+    torch.manual_seed(count)
+    layer, rows = nn.Linear(in_features, 50), torch.randn(1, count, in_features)
+    got = small_products._with_kernel(layer, multiply, 1000)(rows)
+    torch.testing.assert_close(got, layer(rows), rtol=1e-4, atol=1e-4)
+    alone = small_products._with_kernel(layer, multiply, 1000)(rows[:, :2])
+    assert torch.equal(got[:, :2], alone), "a row's sums do not depend on the others"
+
+
 def test_a_number_that_is_none_stays_one(multiply: Any) -> None:
     layer = nn.Linear(32, 6)
     rows = torch.zeros(1, 3, 32)
@@ -48,16 +59,16 @@ def test_a_number_that_is_none_stays_one(multiply: Any) -> None:
     assert out[0, 0].isfinite().all()
 
 
-def test_only_plain_float_layers_are_changed_and_not_the_output_layer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_plain_float_layers_are_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small_products, "_most_rows", lambda layer, multiply: 64)
     model = tiny.model("llama")
     hooked = model.model.layers[0].mlp.up_proj
     hooked.forward = hooked.forward  # somebody's hook stands before it
     found = multiply_few_rows(model, threads=1)
-    assert set(found) == {(64, 64), (32, 64), (96, 64), (64, 96)}
+    assert set(found) == {(64, 64), (32, 64), (96, 64), (64, 96), (tiny.VOCAB, 64)}
     changed = {name for name, module in model.named_modules() if "forward" in vars(module)}
-    assert len(changed) == 3 * 7
-    assert "lm_head" not in changed
+    assert len(changed) == 3 * 7 + 1
+    assert "lm_head" in changed
     assert hooked.forward.__func__ is nn.Linear.forward
     assert multiply_few_rows(tiny.model("llama").to(torch.bfloat16), threads=1) == {}
 
