@@ -117,7 +117,7 @@ def run(plan: Plan) -> dict[str, Any]:
         "workloads": {},
     }
     if plan.workloads:
-        path = CELLS / f"peaks-{_digest(job, is_ours=False)}.json"
+        path = CELLS / f"peaks-{_digest(job, 'machine')}.json"
         results["peaks"] = run_cell(
             path, ["benchmarks.machine"], job, environment="", threads=plan.threads, limit_s=plan.limit_s
         )
@@ -205,7 +205,8 @@ def asked(workload: Workload, sets: RowSets, tokenizer: Any) -> dict[str, list[A
 
 
 def _cell(workload: Workload, peer: PeerInfo, name: str, plan: Plan, job: dict[str, Any]) -> dict[str, Any]:
-    path = CELLS / workload.name / f"{peer.name}-{name}-{_digest(job, is_ours=peer.is_ours)}.json"
+    modules = ("measure", "peers/__init__", "peers/on_spark", f"peers/{peer.module or peer.name}")
+    path = CELLS / workload.name / f"{peer.name}-{name}-{_digest(job, *modules, is_ours=peer.is_ours)}.json"
     program = ["benchmarks.measure", peer.name]
     result = run_cell(path, program, job, environment=peer.environment, threads=plan.threads, limit_s=plan.limit_s)
     _say(workload.name, f"{peer.name} {name}", result)
@@ -233,10 +234,11 @@ def _job(
     }
 
 
-def _digest(job: dict[str, Any], *, is_ours: bool) -> str:
-    """Of what is asked and of the code that answers: sparkinfer's own where it is asked."""
-    folders = ("sparkinfer", "benchmarks") if is_ours else ("benchmarks",)
-    code = [path.read_bytes() for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+def _digest(job: dict[str, Any], *modules: str, is_ours: bool = False) -> str:
+    """Of what is asked and of the code that answers: these modules of the benchmarks, and sparkinfer's own where it is asked."""
+    paths = [ROOT / "benchmarks" / f"{module}.py" for module in ("cell", *modules)]
+    paths += sorted((ROOT / "sparkinfer").rglob("*.py")) if is_ours else []
+    code = [path.read_bytes() for path in paths]
     return hashlib.sha256(json.dumps(job, sort_keys=True).encode() + b"".join(code)).hexdigest()[:12]
 
 

@@ -16,12 +16,22 @@ KINDS = (
     ("attention", ("sparkinfer/engine/attention",)),
     (
         "matrix products",
-        ("_nn.linear", "torch.mm", "torch.addmm", "torch.matmul", "_VariableFunctionsClass' objects.mm", "addmm"),
+        (
+            "small_products",
+            "_nn.linear",
+            "torch.mm",
+            "torch.addmm",
+            "torch.matmul",
+            "_VariableFunctionsClass' objects.mm",
+            "addmm",
+        ),
     ),
+    ("norm, rotary and activation", ("sparkinfer/engine/fused",)),
     ("sampling", ("sparkinfer/engine/sampler", "sparkinfer/engine/noise", "argmax", "topk")),
     ("scheduling", ("sparkinfer/engine/",)),
 )
-REST = "norm, rotary, activation and Python"
+REST = "Python and the rest"
+COUNTED = ("steps", "batched", "batched_tokens", "cached_tokens", "preemptions", "kv_used", "kv_paged", "kv_contiguous")
 
 
 class Peer:
@@ -64,10 +74,7 @@ class Peer:
                 if first is None and output.finish_reason is not None:
                     first = time.perf_counter() - began
         after = self._engine.stats()
-        made = {
-            name: after[name] - before[name]
-            for name in ("steps", "batched", "batched_tokens", "cached_tokens", "preemptions")
-        }
+        made = {name: after[name] - before[name] for name in COUNTED}
         facts = {**made, "batch": made["batched"] / made["steps"], "kv_mb": self._engine.info.kv_bytes / 2**20}
         return Outcome(answers=answers, first_row_s=first, facts=facts)
 

@@ -350,6 +350,7 @@ def test_the_figures_add_up() -> None:
     stats = engine.stats()
     assert (stats["running"], stats["waiting"]) == (4, 0)
     assert (stats["kv_used_tokens"], stats["kv_wasted_tokens"]) == (20, 12)
+    assert (stats["kv_used"], stats["kv_paged"], stats["kv_contiguous"]) == (20, 32, 28)
     assert stats["blocks_free"] + stats["blocks_cached"] + stats["blocks_owned"] == stats["blocks_total"]
     drain(engine)
     stats = engine.stats()
