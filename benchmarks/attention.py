@@ -13,6 +13,7 @@ import os
 import time
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the engine process has it, before torch is imported
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import numpy as np
 import torch

@@ -22,6 +22,7 @@ from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the engine process has it: see sparkinfer/host
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import numpy as np
 import psutil

@@ -13,6 +13,7 @@ import time
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the engine process has it
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 from benchmarks.engine import run_engine, workload
 from sparkinfer.config.settings import EngineSettings

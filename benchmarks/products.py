@@ -13,8 +13,10 @@ import time
 from collections.abc import Callable
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numba
+import numpy as np
 import torch
 from torch.nn import functional as F
 
@@ -22,9 +24,11 @@ from sparkinfer.engine.kernel_cache import use_kernel_cache
 
 use_kernel_cache()
 
+from sparkinfer.engine.fused_kernels import gate_rows
 from sparkinfer.engine.small_products_kernel import multiply
 
-WEIGHTS = 8  # as many different ones in turn, so that none stays in the cache
+WEIGHTS = 8  # as many different ones in turn, so that none but the smallest stay in the cache
+LARGE = 10_000  # outputs from which on one is enough for that
 FLOP_A_ROUND = 3e10
 
 
@@ -42,9 +46,9 @@ def compare(forms: dict[str, Callable[[], object]], flop: float) -> str:
 
 
 def linear(tokens: int, width: int, out: int) -> str:
-    """One weight as it lies, transposed in memory, packed by oneDNN, and as it lies by our own kernel for few rows."""
+    """Weights as they lie, transposed in memory, packed by oneDNN, by numpy's OpenBLAS, and as they lie by our own kernel."""
     x = torch.randn(tokens, width)
-    weights = [torch.randn(out, width) for _ in range(WEIGHTS)]
+    weights = [torch.randn(out, width) for _ in range(WEIGHTS if out < LARGE else 1)]
     turned = [w.t().contiguous() for w in weights]
     packed = [torch.ops.mkldnn._reorder_linear_weight(w, tokens) for w in weights]
     answer = torch.empty(tokens, out).numpy()
@@ -52,20 +56,28 @@ def linear(tokens: int, width: int, out: int) -> str:
         "as it lies": lambda: [F.linear(x, w) for w in weights],
         "transposed": lambda: [torch.mm(x, w) for w in turned],
         "packed": lambda: [torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], "") for w in packed],
+        "OpenBLAS": lambda: [np.dot(x.numpy(), w.numpy().T, out=answer) for w in weights],
         "ours": lambda: [multiply(answer, x.numpy(), w.numpy()) for w in weights],
     }
-    return compare(forms, 2.0 * tokens * width * out * WEIGHTS)
+    return compare(forms, 2.0 * tokens * width * out * len(weights))
 
 
 def gated_mlp(tokens: int, width: int, inner: int) -> str:
-    """A gated MLP with a temporary for every step, and in place."""
+    """A gated MLP with a temporary for every step, in place, and with its gate as one pass."""
     x = torch.randn(1, tokens, width)
     gate, up, down = torch.randn(inner, width), torch.randn(inner, width), torch.randn(width, inner)
     forms = {
         "temporaries": lambda: F.linear(F.silu(F.linear(x, gate)) * F.linear(x, up), down),
         "in place": lambda: F.linear(F.silu(F.linear(x, gate), inplace=True).mul_(F.linear(x, up)), down),
+        "one pass": lambda: F.linear(gated(F.linear(x, gate), F.linear(x, up)), down),
     }
     return compare(forms, 6.0 * tokens * width * inner)
+
+
+def gated(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
+    """``silu(gate) * up`` in the place of ``gate``."""
+    gate_rows(gate[0].numpy(), up[0].numpy(), 0, gate.shape[1])
+    return gate
 
 
 def main() -> None:
@@ -83,20 +95,14 @@ def main() -> None:
         "q+k+v": (hidden, hidden * 5 // 3),
         "gate": (hidden, inner),
         "gate+up": (hidden, 2 * inner),
+        "k": (hidden, hidden // 3),
+        "down": (inner, hidden),
+        "head": (hidden, asked.vocab),
     }
     with torch.inference_mode():
-        for tokens in (4, 16, 32, 64, 200, 512):
+        for tokens in (4, 16, 32, 64, 128, 512):
             for name, (width, out) in shapes.items():
                 print(f"{tokens:5d} tokens  {name:8s} {linear(tokens, width, out)}", flush=True)
-        for tokens in (4, 16, 64, 200):
-            x, head = torch.randn(tokens, hidden), torch.randn(asked.vocab, hidden)
-            packed = torch.ops.mkldnn._reorder_linear_weight(head, tokens)
-            forms = {
-                "as it lies": lambda x=x, w=head: F.linear(x, w),
-                "turned round": lambda x=x, w=head: torch.mm(w, x.t()),
-                "packed": lambda x=x, w=packed: torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], ""),
-            }
-            print(f"{tokens:5d} tokens  head     {compare(forms, 2.0 * tokens * hidden * asked.vocab)}", flush=True)
         for tokens in (200, 512, 1024, 2048):
             print(f"{tokens:5d} tokens  MLP      {gated_mlp(tokens, hidden, inner)}", flush=True)
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the engine process has it
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 import pyarrow.parquet as pq
 

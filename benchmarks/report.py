@@ -54,6 +54,15 @@ def about(results: dict[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in machine["packages"].items())
     cores = f"{machine['cores']} cores, {machine['threads']} threads for every peer, {machine['memory_gb']} GB"
     sets, run = " ".join(machine["instruction_sets"]), f"run of {results['began']} at {results['commit']}"
+    ended = sorted(
+        repeat["ended"]
+        for found in results["workloads"].values()
+        for peer in found["peers"].values()
+        for repeat in peer["repeats"]
+        if "ended" in repeat
+    )
+    if ended and ended[0] < results["began"]:
+        run += f", with cells kept from before, measured from {ended[0]} to {ended[-1]}"
     lines = [f"{machine['cpu']}, {cores}, {sets}; {versions}; {results['model']} in fp32; {run}."]
     if "fp32_gflops" in peaks:
         some = ", ".join(f"{speed} with {rows}" for rows, speed in peaks["gflops_by_rows"].items())
@@ -142,11 +151,11 @@ def where(found: dict[str, Any]) -> str:
     )
     text = f"\nWhere the engine's time went (profiled on 16 rows): {shares}."
     facts = next((repeat["runs"]["warm"]["facts"] for repeat in repeats if "runs" in repeat), {})
-    if "kv_paged" in facts:
-        paged, whole = (1 - facts["kv_used"] / facts[kind] for kind in ("kv_paged", "kv_contiguous"))
+    if "kv_places" in facts:
+        paged, whole = facts["kv_empty"] / facts["kv_places"], facts["kv_contiguous_empty"] / facts["kv_contiguous"]
         text += (
-            f" Of the KV memory of running rows {100 * paged:.0f} % held nothing; with one piece for each row, as long as "
-            f"it may become, it would have been {100 * whole:.0f} %."
+            f" Of the blocks that running rows held {100 * paged:.0f} % was empty; of one piece for each row, as long as it may become, "
+            f"{100 * whole:.0f} % would have been."
         )
     return text + "\n"
 

@@ -1,6 +1,6 @@
 """What a step of the sample model costs by its kind: forward alone, best and median of five, no scheduling and no sampling.
 
-``--compiled`` lets torch.compile have the decoder layers instead of working in place, as the engine does where a trial shows that it pays.
+``--compiled`` lets torch.compile have the decoder layers instead of fusing modules, as the engine does where a trial shows that it pays.
 
     python benchmarks/steps.py [--threads 2] [--compiled]
 """
@@ -13,6 +13,7 @@ import time
 from typing import Any
 
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the engine process has it, before torch is imported
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
 from sparkinfer.config.settings import EngineSettings

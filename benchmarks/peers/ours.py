@@ -31,7 +31,17 @@ KINDS = (
     ("scheduling", ("sparkinfer/engine/",)),
 )
 REST = "Python and the rest"
-COUNTED = ("steps", "batched", "batched_tokens", "cached_tokens", "preemptions", "kv_used", "kv_paged", "kv_contiguous")
+COUNTED = (
+    "steps",
+    "batched",
+    "batched_tokens",
+    "cached_tokens",
+    "preemptions",
+    "kv_places",
+    "kv_empty",
+    "kv_contiguous",
+    "kv_contiguous_empty",
+)
 
 
 class Peer:
@@ -44,6 +54,7 @@ class Peer:
     def load(self) -> None:
         """Load the model and let the engine prove itself."""
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the engine process has it, before torch is imported
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
         from sparkinfer.config.settings import EngineSettings
         from sparkinfer.config.specs import EngineSpec
         from sparkinfer.engine.create import create_engine

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from sparkinfer.host.process import waiting_threads
+
 if TYPE_CHECKING:
     from sparkinfer.config.specs import EngineSpec, TaskSpec
     from sparkinfer.text.task import Prompt
@@ -65,7 +67,7 @@ def measure(engine: EngineSpec, task: TaskSpec, texts: Sequence[str], *, threads
     environment = {
         **os.environ,
         "OMP_NUM_THREADS": str(threads),
-        "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "passive"),  # as the engine has it
+        **waiting_threads(),  # as the engine has them
         "TOKENIZERS_PARALLELISM": "false",
     }
     said = subprocess.run(

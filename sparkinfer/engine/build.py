@@ -10,16 +10,14 @@ import torch
 from transformers import PreTrainedModel
 
 from sparkinfer.config.specs import EngineSpec
-from sparkinfer.engine import probe, selfcheck
+from sparkinfer.engine import fused, probe, selfcheck, small_products
 from sparkinfer.engine.attention.base import Attention, LayerShape
 from sparkinfer.engine.base import EngineInfo
 from sparkinfer.engine.compiled import compile_layers
-from sparkinfer.engine.fused import fuse
 from sparkinfer.engine.graphs import Recorder, cuda_recorder
 from sparkinfer.engine.kv import KvPool, block_bytes
 from sparkinfer.engine.runner import PackedRunner
 from sparkinfer.engine.sampler import Sampler
-from sparkinfer.engine.small_products import multiply_few_rows
 from sparkinfer.errors import InsufficientMemory, SelfCheckFailed
 from sparkinfer.model.memory import available
 from sparkinfer.model.quantise import kernel_of, weights_bytes
@@ -73,13 +71,14 @@ def build_runner(
     """
     settings, ranks = spec.settings, ranks_of(model)
     shapes = probe.attention_layers(model)
+    alone = selfcheck.alone(model, shapes, max_model_len=info.max_model_len)
     if compiled:
         _LOG.info("layers that are compiled: %d", compile_layers(model))
     else:
-        _LOG.info("modules that run as one pass: %s", fuse(model))
+        _LOG.info("modules that run as one pass: %s", fused.fuse(model))
     # A trial on the clock decides, and two engines or ranks may decide differently.
     if not settings.strict and ranks == 1 and not compiled:
-        _LOG.info("rows that our own products take: %s", multiply_few_rows(model, threads=threads))
+        _LOG.info("rows that our own products take: %s", small_products.multiply_few_rows(model, threads=threads))
     sampler = sampler_of(model)
 
     def runner(num_blocks: int, max_model_len: int, *, recorded: bool) -> PackedRunner:
@@ -102,18 +101,24 @@ def build_runner(
         def try_out(num_blocks: int) -> PackedRunner:
             return runner(num_blocks, info.max_model_len, recorded=recorded)
 
-        _LOG.info("self-check: %s", selfcheck.check(model, shapes, try_out, max_model_len=info.max_model_len))
+        _LOG.info("self-check: %s", selfcheck.check(model, alone, try_out))
 
     recorded = model.device.type == "cuda" and not settings.strict and ranks == 1
     try:
         proves_itself(recorded=recorded)
     except SelfCheckFailed as error:
         if not recorded:
+            _restore(model)  # who runs it in another way shall have it as it was
             raise
         _LOG.warning("With recorded decode steps: %s They are run as they are.", error)
         recorded = False
         proves_itself(recorded=False)
     return runner(*_kv_blocks(shapes, spec, model, info), recorded=recorded)
+
+
+def _restore(model: PreTrainedModel) -> None:
+    fused.restore(model)
+    small_products.restore(model)
 
 
 def ranks_of(model: PreTrainedModel) -> int:

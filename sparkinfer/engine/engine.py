@@ -100,7 +100,7 @@ class PackedEngine:
         return True
 
     def _run(self, plan: StepPlan) -> list[TokenOutput]:
-        self._stats.count_step(plan, block_size=self.runner.block_size)
+        self._stats.count_step(plan, block_size=self.runner.block_size, max_model_len=self.info.max_model_len)
         try:
             result = self.runner.run(plan)
         except RunnerLost:

@@ -11,12 +11,8 @@ from numba import njit, prange
 from sparkinfer.engine import simd
 from sparkinfer.engine.simd import LANES
 
-_FAST = {
-    "reassoc",
-    "contract",
-    "arcp",
-    "nsz",
-}  # no check for zero either (error_model), or a division is not vectorised
+#: Numbers may be summed in any order. (Below, ``error_model``: no check for zero, or a division is not vectorised.)
+_FAST = {"reassoc", "contract", "arcp", "nsz"}
 _ONE = np.float32(1.0)
 _LARGEST = np.float32(87.0)  # exp of more is beyond float32
 _AT_ONCE = 512
@@ -44,27 +40,30 @@ def norm(out, hidden, weight, epsilon, pieces):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, fastmath=_FAST, error_model="numpy")
-def gate_rows(gate, up, first, last):  # type: ignore[no-untyped-def]
-    """gate[r] = silu(gate[r]) * up[r] for rows of [T, width] from ``first`` to ``last``."""
-    width = gate.shape[1]
+def gate_rows(gates, up, first, last):  # type: ignore[no-untyped-def]
+    """gates[r] = silu(gates[r]) * up[r] for rows of [T, width] from ``first`` to ``last``."""
+    width = gates.shape[1]
     powers = np.zeros(_AT_ONCE, np.float32)
     for r in range(first, last):
         for begin in range(0, width, _AT_ONCE):
-            some, others = gate[r, begin : begin + _AT_ONCE], up[r, begin : begin + _AT_ONCE]
+            some, others = gates[r, begin : begin + _AT_ONCE], up[r, begin : begin + _AT_ONCE]
             count = len(some)
             for i in range(count):
                 powers[i] = min(-some[i], _LARGEST)
             simd.exponentials(powers, 0, (count + LANES - 1) // LANES * LANES, np.float32(0.0), LANES)
             for i in range(count):
-                some[i] = some[i] * others[i] / (_ONE + powers[i])
+                is_seen = np.float32(
+                    some[i] > -_LARGEST
+                )  # beyond it nothing is left; infinity times nothing is no number
+                some[i] = some[i] * is_seen * others[i] / (_ONE + powers[i])
 
 
 @njit(cache=True, fastmath=_FAST, parallel=True)
-def gate_all(gate, up, pieces):  # type: ignore[no-untyped-def]
+def gate(gates, up, pieces):  # type: ignore[no-untyped-def]
     """:func:`gate_rows` for all rows."""
-    count = gate.shape[0]
+    count = gates.shape[0]
     for piece in prange(pieces):
-        gate_rows(gate, up, count * piece // pieces, count * (piece + 1) // pieces)
+        gate_rows(gates, up, count * piece // pieces, count * (piece + 1) // pieces)
 
 
 @njit(cache=True, fastmath=_FAST, error_model="numpy")

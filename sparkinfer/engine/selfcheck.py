@@ -8,6 +8,7 @@ that is cheap; what is too long to try is settled by :func:`untested_reason`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -30,44 +31,64 @@ _TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 4e-2, torch.float16: 1e-2}  #
 _BATCH_WIDE_ROPE = ("dynamic", "longrope")  # frequencies follow the longest position of the whole batch
 
 
-def check(
-    model: PreTrainedModel,
-    shapes: Sequence[LayerShape],
-    make_runner: Callable[[int], PackedRunner],
-    *,
-    max_model_len: int,
-) -> str:
-    """Compare packed with alone.
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """What each prompt gives alone.
+
+    Attributes:
+        prompts: ids, with the decoded ones behind.
+        logits: float ``[prompts * (1 + decodes), vocabulary]``.
+    """
+
+    prompts: list[list[int]]
+    logits: torch.Tensor
+
+
+def alone(model: PreTrainedModel, shapes: Sequence[LayerShape], *, max_model_len: int) -> Alone:
+    """The logits that packed ones have to equal, from the model as it is: to be asked for before anything in it is changed.
 
     Args:
-        model: loaded, in eval mode; left on the packed implementation.
+        model: loaded, in eval mode; left on eager attention.
         shapes: its attention layers.
-        make_runner: a runner over a pool of so many blocks.
         max_model_len: longest sequence that the engine will take.
 
-    Returns:
-        One phrase for the log: what was compared and the largest difference.
-
     Raises:
-        SelfCheckFailed: they differ, or something cannot be tried and is not known to be safe.
+        SelfCheckFailed: something cannot be tried and is not known to be safe.
     """
     reason = untested_reason(text_config(model.config), shapes, max_model_len)
     if reason is not None:
         raise SelfCheckFailed(f"{model.config.model_type} cannot be packed: {reason}")
     prompts = _prompts(_lengths(model, shapes, max_model_len), text_config(model.config).vocab_size)
     model.set_attn_implementation("eager")
+    with kept_activations(), torch.compiler.set_stance("force_eager"):
+        return Alone(prompts, _alone(model, prompts))
+
+
+def check(model: PreTrainedModel, want: Alone, make_runner: Callable[[int], PackedRunner]) -> str:
+    """Compare packed with alone.
+
+    Args:
+        model: left on the packed implementation.
+        want: what :func:`alone` gave.
+        make_runner: a runner over a pool of so many blocks.
+
+    Returns:
+        One phrase for the log: what was compared and the largest difference.
+
+    Raises:
+        SelfCheckFailed: they differ.
+    """
     with kept_activations():
-        with torch.compiler.set_stance("force_eager"):
-            alone = _alone(model, prompts)
-        packed = _packed(make_runner, prompts)
-    scale = float(alone.abs().max())
-    difference = float((alone - packed).abs().max()) / max(scale, 1e-6)
+        packed = _packed(make_runner, want.prompts)
+    scale = float(want.logits.abs().max())
+    difference = float((want.logits - packed).abs().max()) / max(scale, 1e-6)
     if not difference <= _TOLERANCE[model.dtype]:
         raise SelfCheckFailed(
             f"{model.config.model_type}: packed prompts give other logits than each alone (largest difference {difference:.1e} "
             f"of the largest logit, allowed {_TOLERANCE[model.dtype]:.0e})."
         )
-    return f"{len(prompts)} prompts up to {max(map(len, prompts))} tokens, largest difference {difference:.1e}"
+    longest = max(map(len, want.prompts))
+    return f"{len(want.prompts)} prompts up to {longest} tokens, largest difference {difference:.1e}"
 
 
 def untested_reason(config: PretrainedConfig, shapes: Sequence[LayerShape], max_model_len: int) -> str | None:

@@ -1,9 +1,8 @@
 """Inner products and exponentials as vector code: written for no instruction set, made by LLVM for the one that is there.
 
 numba turns a loop into vector code where LLVM recognises it, and of products of small matrices, of a maximum and of loops that read
-one memory as two types it does not. Here rows and lanes
-are constants, so that all sums stay in registers: a load of a key or value serves every row, as in any matrix product's
-micro-kernel (Goto and van de Geijn, 2008).
+one memory as two types it does not. Here rows and lanes are constants, so that all sums stay in registers: a load of a key or value
+serves every row, as in any matrix product's micro-kernel (Goto and van de Geijn, 2008).
 """
 
 from __future__ import annotations
@@ -269,8 +268,8 @@ dots: Any = intrinsic(prefer_literal=True)(_typed_dots)
 #: largest(array, at, count, lanes): the largest of array[at : at + count], of those that are numbers; ``count`` a multiple of ``lanes``.
 largest: Any = intrinsic(prefer_literal=True)(_typed_largest)
 
-#: exponentials(array, at, count, top, lanes): array[at : at + count] = exp(array - top), relative error about 1e-7; their sum. Differences
-#: are below 88, ``count`` is a multiple of ``lanes``.
+#: exponentials(array, at, count, top, lanes): array[at : at + count] = exp(array - top), relative error 1e-7 near 0 and 4e-6 at -87; their
+#: sum. Differences are below 88, ``count`` is a multiple of ``lanes``.
 exponentials: Any = intrinsic(prefer_literal=True)(_typed_exponentials)
 
 #: prefetch(array, at, count): ask for array[at : at + count], so that a later read finds it in the cache; an instruction a line.

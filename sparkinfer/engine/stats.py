@@ -24,8 +24,10 @@ class EngineStats:
         cached_tokens: of these, given by the prefix cache.
         completion_tokens: generated and part of an answer.
         guessed_tokens: run behind a decode because they might come next; guesses_right: those of them that did.
-        kv_used: places in the KV pool that hold a running sequence's token, summed over steps; kv_paged: places of its blocks;
-            kv_contiguous: places that one piece for each, as long as it may become, would have taken.
+        kv_places: places of the KV blocks that the batch holds, summed over steps, a shared block once; kv_empty: those of them
+            that hold nothing yet.
+        kv_contiguous: places that one piece for each sequence, as long as it may become, would take, summed over steps;
+            kv_contiguous_empty: those of them that would hold nothing yet.
     """
 
     requests: int = 0
@@ -41,20 +43,25 @@ class EngineStats:
     completion_tokens: int = 0
     guessed_tokens: int = 0
     guesses_right: int = 0
-    kv_used: int = 0
-    kv_paged: int = 0
+    kv_places: int = 0
+    kv_empty: int = 0
     kv_contiguous: int = 0
+    kv_contiguous_empty: int = 0
 
-    def count_step(self, plan: StepPlan, *, block_size: int) -> None:
+    def count_step(self, plan: StepPlan, *, block_size: int, max_model_len: int) -> None:
         """Count a batch that is about to run."""
         self.steps += 1
         self.batched += len(plan.items)
         self.batched_tokens += plan.num_tokens
+        blocks: set[int] = set()
         for item in plan.items:
-            sequence = item.sequence
-            self.kv_used += item.start + item.num_tokens
-            self.kv_paged += len(sequence.block_ids) * block_size
-            self.kv_contiguous += sequence.num_prompt + sequence.request.sampling.max_tokens
+            sequence, held = item.sequence, item.start + item.num_tokens
+            longest = min(sequence.num_prompt + sequence.request.sampling.max_tokens, max_model_len)
+            blocks.update(sequence.block_ids)
+            self.kv_empty += len(sequence.block_ids) * block_size - held
+            self.kv_contiguous += longest
+            self.kv_contiguous_empty += longest - held
+        self.kv_places += len(blocks) * block_size
 
     def count_guesses(self, guessed: int, right: int) -> None:
         """Count one sequence's guesses of a step."""

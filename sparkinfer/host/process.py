@@ -20,6 +20,8 @@ from sparkinfer.host.place import EngineFolder, Place
 from sparkinfer.model.devices import cpu_threads
 
 _LOG = logging.getLogger(__name__)
+SPINS = "10000"
+"""Turns that a waiting thread of OpenMP makes before it sleeps, some tenth of a millisecond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,12 +125,18 @@ def start_guard(folder: EngineFolder, recipe: Recipe) -> None:
         _LOG.warning("No process guards this engine: %s.", error)
 
 
+def waiting_threads() -> dict[str, str]:
+    """How threads of OpenMP wait: torch's and numba's take turns, so that one that spins for long holds up the other, and one that
+    sleeps at once has to be woken some hundred times in each step."""
+    if "OMP_WAIT_POLICY" in os.environ:  # somebody has decided otherwise
+        return {"OMP_WAIT_POLICY": os.environ["OMP_WAIT_POLICY"]}
+    return {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", SPINS)}
+
+
 def engine_environment(threads: int | None, visible_devices: str) -> dict[str, str]:
     """The environment of the engine process: a child's, with its cores and its GPUs."""
-    # torch's and numba's threads take turns: one that spins holds up the other.
-    waiting = os.environ.get("OMP_WAIT_POLICY", "passive")
     return child_environment(cpu_threads(threads)) | {
-        "OMP_WAIT_POLICY": waiting,
+        **waiting_threads(),
         "CUDA_VISIBLE_DEVICES": visible_devices,
         "PYTHONUNBUFFERED": "1",
     }

@@ -53,7 +53,7 @@ class CpuAttention:
         keys, values = self._keys[layer], self._values[layer]
         count = len(self._slots)
         if count < _STORED_BY_ONE:
-            self._kernels.store_some(self._slots, _array(key), _array(value), keys, values, 0, count)
+            self._kernels.store_rows(self._slots, _array(key), _array(value), keys, values, 0, count)
         else:
             self._kernels.store(self._slots, _array(key), _array(value), keys, values, self._threads)
         out = torch.empty((query.shape[0], query.shape[1], value.shape[-1]), dtype=torch.float32)

@@ -26,7 +26,7 @@ _NEG = np.float32(-np.inf)
 
 
 @njit(cache=True, fastmath=_FAST)
-def store_some(slots, key, value, keys, values, first, last):  # type: ignore[no-untyped-def]
+def store_rows(slots, key, value, keys, values, first, last):  # type: ignore[no-untyped-def]
     """Write K/V [T, kv_heads, dim] of a step's tokens from ``first`` to ``last`` into their slots: values of
     [num_blocks, kv_heads, block_size, dim], keys of [num_blocks, kv_heads, dim, block_size]."""
     block_size = values.shape[2]
@@ -41,10 +41,10 @@ def store_some(slots, key, value, keys, values, first, last):  # type: ignore[no
 
 @njit(cache=True, fastmath=_FAST, parallel=True)
 def store(slots, key, value, keys, values, pieces):  # type: ignore[no-untyped-def]
-    """:func:`store_some` for all tokens, dealt out to the threads."""
+    """:func:`store_rows` for all tokens, dealt out to the threads."""
     count = slots.shape[0]
     for piece in prange(pieces):
-        store_some(slots, key, value, keys, values, count * piece // pieces, count * (piece + 1) // pieces)
+        store_rows(slots, key, value, keys, values, count * piece // pieces, count * (piece + 1) // pieces)
 
 
 # Whole arrays and indices are passed on, never slices: a slice of a shared array costs an atomic reference count.

@@ -342,6 +342,19 @@ def test_questions_about_one_document_come_together_so_that_a_small_pool_compute
     assert engine.stats()["preemptions"] == 0
 
 
+def test_a_shared_block_counts_once_and_a_piece_is_no_longer_than_the_context() -> None:
+    engine = engine_of(max_batch_size=4)
+    for number in range(4):
+        engine.add(request(number, [1] * 16 + [number] * 5, max_tokens=10**6))
+    for _ in range(3):
+        step(engine)
+    blocks = {block for item in engine._scheduler.running for block in item.block_ids}
+    stats = engine.stats()
+    assert 0 < stats["kv_empty"] < stats["kv_places"] <= 3 * len(blocks) * engine.runner.block_size
+    assert stats["kv_contiguous"] <= 3 * 4 * engine.info.max_model_len
+    assert stats["kv_contiguous_empty"] < stats["kv_contiguous"]
+
+
 def test_the_figures_add_up() -> None:
     engine = engine_of(max_batch_size=4)
     for number in range(4):
@@ -350,7 +363,8 @@ def test_the_figures_add_up() -> None:
     stats = engine.stats()
     assert (stats["running"], stats["waiting"]) == (4, 0)
     assert (stats["kv_used_tokens"], stats["kv_wasted_tokens"]) == (20, 12)
-    assert (stats["kv_used"], stats["kv_paged"], stats["kv_contiguous"]) == (20, 32, 28)
+    assert (stats["kv_places"], stats["kv_empty"]) == (32, 12)
+    assert (stats["kv_contiguous"], stats["kv_contiguous_empty"]) == (28, 8)
     assert stats["blocks_free"] + stats["blocks_cached"] + stats["blocks_owned"] == stats["blocks_total"]
     drain(engine)
     stats = engine.stats()

@@ -95,12 +95,14 @@ def test_the_engine_gets_all_cores_and_none_of_sparks_secrets(monkeypatch: pytes
     monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", "s3cret")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.delenv("GOMP_SPINCOUNT", raising=False)
     monkeypatch.setenv("AWS_REGION", "x")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
     environment = engine_environment(None, "")
     assert "s3cret" not in environment.values()
     assert environment["OMP_NUM_THREADS"] == str(cpu_threads())
     assert environment["OMP_WAIT_POLICY"] == "passive"
+    assert 0 < int(environment["GOMP_SPINCOUNT"]) < 100_000, "none sleeps at once, and none spins for long"
     assert environment["AWS_REGION"] == "x"  # a model may have to be downloaded
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
     assert engine_environment(None, "1")["CUDA_VISIBLE_DEVICES"] == "1"
