@@ -52,9 +52,8 @@ def gate_rows(gates, up, first, last):  # type: ignore[no-untyped-def]
                 powers[i] = min(-some[i], _LARGEST)
             simd.exponentials(powers, 0, (count + LANES - 1) // LANES * LANES, np.float32(0.0), LANES)
             for i in range(count):
-                is_seen = np.float32(
-                    some[i] > -_LARGEST
-                )  # beyond it nothing is left; infinity times nothing is no number
+                # Beyond it nothing is left; infinity times nothing is no number.
+                is_seen = np.float32(some[i] > -_LARGEST)
                 some[i] = some[i] * is_seen * others[i] / (_ONE + powers[i])
 
 

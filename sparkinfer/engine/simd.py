@@ -51,7 +51,7 @@ def _add_values(context: Any, builder: Any, signature: Any, arguments: Any) -> A
 
 def _dots(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     depth = arguments[4]
-    rows, columns, lanes, adds = (signature.args[i].literal_value for i in (5, 6, 7, 8))
+    rows, columns, lanes = (signature.args[i].literal_value for i in (5, 6, 7))
     out, left, right = _operands(context, builder, signature, arguments)
     zero = _constant(0.0, lanes)
     sums = [[alloca_once_value(builder, zero) for _ in range(columns)] for _ in range(rows)]
@@ -69,12 +69,10 @@ def _dots(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
     for r, row in enumerate(sums):
         for c, one in enumerate(row):
             place = builder.add(_place(builder, out, r), ir.Constant(depth.type, c))
-            total, target = (
-                _reduced(builder, builder.load(one), lanes, builder.fadd),
-                _pointer(builder, out[0], place, 0),
-            )
-            if adds:
-                total = builder.fadd(total, builder.load(target, align=4))
+            target = _pointer(builder, out[0], place, 0)
+            total = _reduced(builder, builder.load(one), lanes, builder.fadd)
+            more = builder.fadd(total, builder.load(target, align=4))
+            total = builder.select(arguments[8], more, total)
             builder.store(total, target, align=4)
     return context.get_dummy_value()
 
@@ -223,7 +221,7 @@ def _prefetch(context: Any, builder: Any, signature: Any, arguments: Any) -> Any
     line = ir.Constant(count.type, _LINE)
     with for_range(builder, builder.udiv(count, line)) as loop:
         place = builder.bitcast(builder.gep(data, [builder.add(at, builder.mul(loop.index, line))]), byte)
-        builder.call(function, [place, *(ir.Constant(number, value) for value in (0, 2, 1))])  # to read, keep, data
+        builder.call(function, [place, *(ir.Constant(number, value) for value in (0, 2, 1))])  # to read, near, data
     return context.get_dummy_value()
 
 
@@ -261,8 +259,8 @@ scores: Any = intrinsic(prefer_literal=True)(_typed_scores)
 add_values: Any = intrinsic(prefer_literal=True)(_typed_add_values)
 
 #: dots(out, left, right, at, depth, rows, columns, lanes, adds):
-#: out[o + r * os + c] = sum over i < depth of left[l + r * ls + i] * right[w + c * ws + i], or += where ``adds`` is 1; ``at`` is
-#: (o, os, l, ls, w, ws), ``depth`` a multiple of ``lanes``, and ``rows``, ``columns``, ``lanes`` and ``adds`` are literals.
+#: out[o + r * os + c] = sum over i < depth of left[l + r * ls + i] * right[w + c * ws + i], or += where ``adds`` is true; ``at`` is
+#: (o, os, l, ls, w, ws), ``depth`` a multiple of ``lanes``, and ``rows``, ``columns`` and ``lanes`` are literals.
 dots: Any = intrinsic(prefer_literal=True)(_typed_dots)
 
 #: largest(array, at, count, lanes): the largest of array[at : at + count], of those that are numbers; ``count`` a multiple of ``lanes``.

@@ -20,29 +20,16 @@ _FAST = {"reassoc", "contract", "nsz"}
 
 
 @njit(cache=True, fastmath=_FAST)
-def _first_tile(out, rows, weights, place, length, left):  # type: ignore[no-untyped-def]
-    """The sums of up to four rows and three columns over the first stretch."""
+def _tile(out, rows, weights, place, length, left, adds):  # type: ignore[no-untyped-def]
+    """The sums of up to four rows and three columns over a stretch; of a later one, added to what is there."""
     if left >= 4:
-        simd.dots(out, rows, weights, place, length, 4, 3, REGISTER, 0)
+        simd.dots(out, rows, weights, place, length, 4, 3, REGISTER, adds)
     elif left == 3:
-        simd.dots(out, rows, weights, place, length, 3, 3, REGISTER, 0)
+        simd.dots(out, rows, weights, place, length, 3, 3, REGISTER, adds)
     elif left == 2:
-        simd.dots(out, rows, weights, place, length, 2, 3, REGISTER, 0)
+        simd.dots(out, rows, weights, place, length, 2, 3, REGISTER, adds)
     else:
-        simd.dots(out, rows, weights, place, length, 1, 3, REGISTER, 0)
-
-
-@njit(cache=True, fastmath=_FAST)
-def _later_tile(out, rows, weights, place, length, left):  # type: ignore[no-untyped-def]
-    """What another stretch adds to them."""
-    if left >= 4:
-        simd.dots(out, rows, weights, place, length, 4, 3, REGISTER, 1)
-    elif left == 3:
-        simd.dots(out, rows, weights, place, length, 3, 3, REGISTER, 1)
-    elif left == 2:
-        simd.dots(out, rows, weights, place, length, 2, 3, REGISTER, 1)
-    else:
-        simd.dots(out, rows, weights, place, length, 1, 3, REGISTER, 1)
+        simd.dots(out, rows, weights, place, length, 1, 3, REGISTER, adds)
 
 
 @njit(cache=True, fastmath=_FAST)
@@ -57,10 +44,7 @@ def _three_columns(out, rows, weights, column, first, last, coming):  # type: ig
             simd.prefetch(weights, (column + 3) * depth + asked, min(share, coming - asked))
             asked = min(asked + share, coming)
             place = (row * width + column, width, row * depth + begin, depth, column * depth + begin, depth)
-            if begin == 0:
-                _first_tile(out, rows, weights, place, length, last - row)
-            else:
-                _later_tile(out, rows, weights, place, length, last - row)
+            _tile(out, rows, weights, place, length, last - row, begin > 0)
 
 
 @njit(cache=True)
@@ -87,4 +71,4 @@ def multiply(out, rows, weights):  # type: ignore[no-untyped-def]
         for c in range(end - (end - column) % 3, end):
             for row in range(count):
                 place = (row * width + c, width, row * depth, depth, c * depth, depth)
-                simd.dots(out, rows, weights, place, depth, 1, 1, REGISTER, 0)
+                simd.dots(out, rows, weights, place, depth, 1, 1, REGISTER, False)
