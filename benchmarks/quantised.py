@@ -15,8 +15,9 @@ import time
 from dataclasses import dataclass, field
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the engine process has it
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+from sparkinfer.host.process import waiting_threads
+
+os.environ.update(waiting_threads())  # as the engine process has them, before torch is imported
 
 import pyarrow.parquet as pq
 

@@ -13,8 +13,9 @@ import os
 import time
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the engine process has it
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+from sparkinfer.host.process import waiting_threads
+
+os.environ.update(waiting_threads())  # as the engine process has them, before torch is imported
 
 from benchmarks.engine import run_engine, workload
 from sparkinfer.config.settings import EngineSettings

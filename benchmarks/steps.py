@@ -12,8 +12,9 @@ import os
 import time
 from typing import Any
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the engine process has it, before torch is imported
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+from sparkinfer.host.process import waiting_threads
+
+os.environ.update(waiting_threads())  # as the engine process has them, before torch is imported
 
 
 from sparkinfer.config.settings import EngineSettings

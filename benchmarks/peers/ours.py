@@ -53,8 +53,9 @@ class Peer:
 
     def load(self) -> None:
         """Load the model and let the engine prove itself."""
-        os.environ.setdefault("OMP_WAIT_POLICY", "passive")  # as the engine process has it, before torch is imported
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+        from sparkinfer.host.process import waiting_threads
+
+        os.environ.update(waiting_threads())  # as the engine process has them, before torch is imported
         from sparkinfer.config.settings import EngineSettings
         from sparkinfer.config.specs import EngineSpec
         from sparkinfer.engine.create import create_engine
