@@ -42,7 +42,7 @@ AIMS = (
     *(Aim(workload="classify", peer="ours", over=over, least=2.0) for over in _RIVALS),
     *(
         Aim(workload=name, peer=peer, over="ours", least=1 / 1.05)
-        for name in ("classify", "extract")
+        for name in ("classify", "extract", "longer")
         for peer in ("spark1", "spark2")
     ),
     Aim(workload="duplicates", peer="reuse", over="spark2", least=1.9),

@@ -1,10 +1,11 @@
-"""What every peer is asked: five workloads of real texts, kept in ``benchmarks/data``, one Parquet file each.
+"""What every peer is asked: workloads of real texts, kept in ``benchmarks/data`` as Parquet files.
 
     classify    a review behind a shared instruction, 4 tokens out
     extract     the same, 8 to 128 tokens out (mean about 43)
     summarise   a document cut to the context, 64 tokens out
     unequal     texts of 10 to 1,200 tokens without a shared prefix, 4 to 64 tokens out
     duplicates  extract with every text twice, close to its twin
+    longer      extract again, three times as many rows: what Spark adds where its fixed seconds are shared by more
 
 A row's tokens out are fixed and nothing ends it earlier, so all peers make the same tokens. ``answer`` holds what
 transformers' ``generate`` says to the row alone (fp32, greedy), where ``benchmarks.build_data --answers`` has asked it; rows
@@ -46,6 +47,7 @@ class Workload:
         rows: rows of one run of the default size; sized so that row by row takes a minute or two on two cores.
         repeats: fresh processes a peer at most; three where an aim stands on the difference.
         peers: who is asked; empty: all but ``reuse``, which is there for equal rows.
+        rows_of: the workload whose file holds its rows; empty: its own.
     """
 
     name: str
@@ -54,6 +56,12 @@ class Workload:
     rows: int
     repeats: int = 3
     peers: tuple[str, ...] = ()
+    rows_of: str = ""
+
+    @property
+    def file(self) -> Path:
+        """Where its rows lie."""
+        return DATA / f"{self.rows_of or self.name}.parquet"
 
     def asks(self, peer: str) -> bool:
         """Whether a peer takes part."""
@@ -81,6 +89,14 @@ WORKLOADS = {
             prompt=JUDGE,
             rows=32,
             peers=("ours", "spark2", "reuse"),
+        ),
+        Workload(
+            name="longer",
+            title="extract, three times as many rows",
+            prompt=JUDGE,
+            rows=96,
+            peers=("ours", "spark2"),
+            rows_of="extract",
         ),
     )
 }
@@ -113,7 +129,7 @@ def read_rows(workload: Workload, *, num_rows: int) -> RowSets:
     """
     import pyarrow.parquet as pq
 
-    rows = [Row(**values) for values in pq.read_table(DATA / f"{workload.name}.parquet").to_pylist()]
+    rows = [Row(**values) for values in pq.read_table(workload.file).to_pylist()]
     most = (len(rows) - TUNING_ROWS) // 2
     if num_rows > most:
         raise SystemExit(f"{workload.name} has rows for two runs of at most {most}, not {num_rows}; ask for fewer.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 from benchmarks.peers import Ask, Outcome, Setting
@@ -38,6 +39,7 @@ class Peer:
             fallback=False,
             fail_on_error=False,
         )
+        self._engine_place = None
         self.run([Ask(text="Hello.", max_tokens=1, prompt_ids=[])] * self._slots, {})
 
     def run(self, asks: list[Ask], options: dict[str, Any]) -> Outcome:
@@ -63,19 +65,14 @@ class Peer:
         )
 
     def _batch(self) -> dict[str, float]:
-        """Mean sequences a step since the last look, asked of the engine from where it can be reached: a worker."""
+        """Mean sequences a step since the last look, asked of the engine without a job, which a run would pay for."""
+        from sparkinfer.host.running import metrics
 
-        def ask(parts: Any) -> Any:
-            import pandas as pd
-
-            from sparkinfer.host.running import metrics
-
-            for _ in parts:
-                yield pd.DataFrame([{name: counters[name] for name in ("steps", "batched")} for counters in metrics()])
-
-        row = self._spark.range(1).mapInPandas(ask, "steps double, batched double").collect()[0]
-        steps, batched = row.steps - self._seen[0], row.batched - self._seen[1]
-        self._seen = (row.steps, row.batched)
+        if self._engine_place is None:
+            self._engine_place = engine_place(self._spark)
+        (counters,) = metrics(self._engine_place)
+        steps, batched = counters["steps"] - self._seen[0], counters["batched"] - self._seen[1]
+        self._seen = (counters["steps"], counters["batched"])
         return {"steps": steps, "batch": batched / max(steps, 1.0)}
 
     def where(self, asks: list[Ask]) -> dict[str, float]:
@@ -85,3 +82,19 @@ class Peer:
     def close(self) -> None:
         """End Spark and with it the engine."""
         self._spark.stop()
+
+
+def engine_place(spark: Any) -> Any:
+    """Where the workers' engine lies: on this machine, as the session is a local one."""
+    from sparkinfer.host.place import Place
+
+    def ask(parts: Any) -> Any:
+        import pandas as pd
+
+        from sparkinfer.host.place import here
+
+        for _ in parts:
+            yield pd.DataFrame({"folder": [str(here().folder)]})
+
+    folder = spark.range(1).mapInPandas(ask, "folder string").collect()[0].folder
+    return Place(identity="", folder=Path(folder), owner=None, block_manager=None)
