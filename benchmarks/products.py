@@ -57,7 +57,7 @@ def linear(tokens: int, width: int, out: int) -> str:
         "transposed": lambda: [torch.mm(x, w) for w in turned],
         "packed": lambda: [torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], "") for w in packed],
         "OpenBLAS": lambda: [np.dot(x.numpy(), w.numpy().T, out=answer) for w in weights],
-        "ours": lambda: [multiply(answer, x.numpy(), w.numpy()) for w in weights],
+        "ours": lambda: [multiply((answer,), x.numpy(), (w.numpy(),)) for w in weights],
     }
     return compare(forms, 2.0 * tokens * width * out * len(weights))
 

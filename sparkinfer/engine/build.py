@@ -72,6 +72,7 @@ def build_runner(
     settings, ranks = spec.settings, ranks_of(model)
     shapes = probe.attention_layers(model)
     alone = selfcheck.alone(model, shapes, max_model_len=info.max_model_len)
+    unchanged = [module for module in model.modules() if "forward" not in vars(module)]
     if compiled:
         _LOG.info("layers that are compiled: %d", compile_layers(model))
     else:
@@ -108,17 +109,13 @@ def build_runner(
         proves_itself(recorded=recorded)
     except SelfCheckFailed as error:
         if not recorded:
-            _restore(model)  # who runs it in another way shall have it as it was
+            for module in unchanged:  # who runs the model in another way shall have it as it was
+                vars(module).pop("forward", None)
             raise
         _LOG.warning("With recorded decode steps: %s They are run as they are.", error)
         recorded = False
         proves_itself(recorded=False)
     return runner(*_kv_blocks(shapes, spec, model, info), recorded=recorded)
-
-
-def _restore(model: PreTrainedModel) -> None:
-    fused.restore(model)
-    small_products.restore(model)
 
 
 def ranks_of(model: PreTrainedModel) -> int:

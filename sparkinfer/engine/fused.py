@@ -59,13 +59,6 @@ def fuse(model: PreTrainedModel) -> dict[str, int]:
     return changed
 
 
-def restore(model: PreTrainedModel) -> None:
-    """Give the model's modules their own forwards back."""
-    for module in model.modules():
-        if getattr(vars(module).get("forward"), "func", None) in _FORWARDS:
-            del module.forward
-
-
 def _candidates(module: Any) -> tuple[str, dict[str, Forward]]:
     """What kind of module it may be, and by their formulas the forwards that may take the place of its own."""
     if "forward" in vars(module) or len(inspect.signature(module.forward).parameters) != 1:
@@ -138,9 +131,6 @@ def _rms_norm(factor: np.ndarray, epsilon: float, hidden: torch.Tensor, *, grain
     out = torch.empty_like(hidden)
     _over_rows(kernels.norm_rows, kernels.norm, (_rows(out), _rows(hidden), factor, epsilon), grain)
     return out
-
-
-_FORWARDS = (_gated_mlp, _rms_norm)
 
 
 def _fuse_rotary(namespace: Any) -> int:

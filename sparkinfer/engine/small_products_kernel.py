@@ -53,22 +53,49 @@ def _tiles_before(block, blocks, count):  # type: ignore[no-untyped-def]
     return min(count, (count + 3) // 4 * block // blocks * 4)
 
 
-@njit(cache=True, fastmath=_FAST, parallel=True)
-def multiply(out, rows, weights):  # type: ignore[no-untyped-def]
-    """out[M, N] = rows[M, K] @ weights[N, K].T, all float32 and contiguous, K a multiple of ``REGISTER``."""
+@njit(cache=True, fastmath=_FAST)
+def _piece(out, rows, weights, column):  # type: ignore[no-untyped-def]
+    """All rows by the columns of the piece that begins at ``column``."""
     count, depth = rows.shape
     width = weights.shape[0]
     most = max(BLOCK // depth // 4, 1) * 4
     blocks = (count + most - 1) // most
-    for piece in prange((width + PIECE - 1) // PIECE):
-        column = piece * PIECE
-        end = min(width, column + PIECE)
-        for block in range(blocks):
-            first, last = _tiles_before(block, blocks, count), _tiles_before(block + 1, blocks, count)
-            for c in range(column, end - 2, 3):
-                coming = min(width - c - 3, 3) * depth if block == 0 else 0  # afterwards they are near
-                _three_columns(out, rows, weights, c, first, last, coming)
-        for c in range(end - (end - column) % 3, end):
-            for row in range(count):
-                place = (row * width + c, width, row * depth, depth, c * depth, depth)
-                simd.dots(out, rows, weights, place, depth, 1, 1, REGISTER, False)
+    end = min(width, column + PIECE)
+    for block in range(blocks):
+        first, last = _tiles_before(block, blocks, count), _tiles_before(block + 1, blocks, count)
+        for c in range(column, end - 2, 3):
+            coming = min(width - c - 3, 3) * depth if block == 0 else 0  # afterwards they are near
+            _three_columns(out, rows, weights, c, first, last, coming)
+    for c in range(end - (end - column) % 3, end):
+        for row in range(count):
+            place = (row * width + c, width, row * depth, depth, c * depth, depth)
+            simd.dots(out, rows, weights, place, depth, 1, 1, REGISTER, False)
+
+
+@njit(cache=True)
+def _pieces(weights):  # type: ignore[no-untyped-def]
+    return (weights.shape[0] + PIECE - 1) // PIECE
+
+
+@njit(cache=True)
+def _numbered_piece(outs, rows, weights, number):  # type: ignore[no-untyped-def]
+    """The piece of that number, all products in a row."""
+    for which in range(len(weights)):
+        pieces = _pieces(weights[which])
+        if number < pieces:
+            _piece(outs[which], rows, weights[which], number * PIECE)
+            break
+        number -= pieces
+
+
+@njit(cache=True, parallel=True)
+def multiply(outs, rows, weights):  # type: ignore[no-untyped-def]
+    """outs[i][M, N_i] = rows[M, K] @ weights[i][N_i, K].T, all float32 and contiguous, K a multiple of ``REGISTER``.
+
+    The pieces of all products are dealt out at once: threads are woken once, and small products fill them together.
+    """
+    total = 0
+    for which in range(len(weights)):
+        total += _pieces(weights[which])
+    for number in prange(total):
+        _numbered_piece(outs, rows, weights, number)
