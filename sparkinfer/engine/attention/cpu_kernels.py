@@ -17,6 +17,8 @@ from sparkinfer.engine.simd import LANES
 
 TILE = 16
 CHUNK = 128
+#: Rows whose scores are made together: each key and value is loaded from the second cache once for all of them.
+ROWS = 12
 
 # Reassociation lets sums be vectorised; NaN and infinity keep their meaning (masks, and detection of broken logits).
 _FAST = {"reassoc", "contract", "arcp", "nsz"}
@@ -52,7 +54,7 @@ def store(slots, key, value, keys, values, pieces):  # type: ignore[no-untyped-d
 
 @njit(cache=True, fastmath=_FAST)
 def _score_block(scores, at, width, query, first, dim, rows, keys, key, block_size, scaling):  # type: ignore[no-untyped-def]
-    """scores[at + r * width + t] = scaling * query row r . key t, for all keys of a block, up to four rows at a time."""
+    """scores[at + r * width + t] = scaling * query row r . key t, for all keys of a block, up to six rows at a time."""
     lane = 0
     while lane < block_size:
         r = 0
@@ -62,6 +64,9 @@ def _score_block(scores, at, width, query, first, dim, rows, keys, key, block_si
             if block_size % LANES != 0:
                 simd.scores(scores, query, keys, place, dim, scaling, 1, 1)
                 r += 1
+            elif left == 6 or left > 8:
+                simd.scores(scores, query, keys, place, dim, scaling, 6, LANES)
+                r += 6
             elif left == 4 or left > 6:
                 simd.scores(scores, query, keys, place, dim, scaling, 4, LANES)
                 r += 4
@@ -79,7 +84,7 @@ def _score_block(scores, at, width, query, first, dim, rows, keys, key, block_si
 
 @njit(cache=True, fastmath=_FAST)
 def _add_block(acc, first, rows, weights, at, width, values, value, count):  # type: ignore[no-untyped-def]
-    """acc[first + r] += weights[at + r * width : + count] @ the block's values from ``value`` on, up to four rows at a time."""
+    """acc[first + r] += weights[at + r * width : + count] @ the block's values from ``value`` on, up to six rows at a time."""
     dim = acc.shape[1]
     lane = 0
     while lane < dim:
@@ -91,6 +96,9 @@ def _add_block(acc, first, rows, weights, at, width, values, value, count):  # t
             if not is_wide:
                 simd.add_values(acc, weights, values, place, count, 1, 1)
                 r += 1
+            elif left == 6 or left > 8:
+                simd.add_values(acc, weights, values, place, count, 6, LANES)
+                r += 6
             elif left == 4 or left > 6:
                 simd.add_values(acc, weights, values, place, count, 4, LANES)
                 r += 4
@@ -110,7 +118,7 @@ def _add_block(acc, first, rows, weights, at, width, values, value, count):  # t
 def _carry_on(scores, first, last, lo, hi, softcap, top, total, acc, r):  # type: ignore[no-untyped-def]
     """One chunk's scores become weights under the running maximum; what was summed before is scaled to it.
 
-    Scores from ``lo`` to ``hi`` count; those around them, from ``first`` to ``last``, fill whole vectors.
+    Scores from ``lo`` to ``hi`` count, at least one; those around them, from ``first`` to ``last``, fill whole vectors and weigh nothing.
     """
     for i in range(first, lo):
         scores[i] = _NEG
@@ -128,16 +136,22 @@ def _carry_on(scores, first, last, lo, hi, softcap, top, total, acc, r):  # type
             acc[r, d] *= scale
         top = best
     if is_wide:
-        return top, total + simd.exponentials(scores, first, last - first, top, LANES)
-    return top, total + simd.exponentials(scores, first, last - first, top, 1)
+        total += simd.exponentials(scores, first, last - first, top, LANES)
+    else:
+        total += simd.exponentials(scores, first, last - first, top, 1)
+    for i in range(first, lo):
+        scores[i] = _ZERO
+    for i in range(hi, last):
+        scores[i] = _ZERO
+    return top, total
 
 
 @njit(cache=True, fastmath=_FAST)
-def _attend_query(  # type: ignore[no-untyped-def]
+def _attend_queries(  # type: ignore[no-untyped-def]
     query,
-    first,
     groups,
     position,
+    count,
     tables,
     sequence,
     head,
@@ -154,35 +168,41 @@ def _attend_query(  # type: ignore[no-untyped-def]
     tops,
     totals,
 ):
-    """Carry one query's grouped heads (rows from ``row`` on) over one chunk of their context."""
+    """Carry some queries' grouped heads (rows from ``row`` on, the first query at ``position``) over one chunk of their context."""
     kv_heads, dim, block_size = keys.shape[1], keys.shape[2], keys.shape[3]
     v_dim = values.shape[3]
     begin = max(chunk, position + 1 - window)
-    end = min(chunk + width, position + 1)
+    end = min(chunk + width, position + count)
     if begin >= end:
         return
     first_block, last_block = begin // block_size, (end - 1) // block_size
+    rows = count * groups
     for b in range(first_block, last_block + 1):
         key = (tables[sequence, b] * kv_heads + head) * dim * block_size
-        if row == 0 and b < last_block:  # the tile's later queries find them where the first one brought them
+        if row == 0 and b < last_block:  # the tile's later queries find them where the first ones brought them
             simd.prefetch(keys, (tables[sequence, b + 1] * kv_heads + head) * dim * block_size, dim * block_size)
         elif row == 0:
             simd.prefetch(
                 values, (tables[sequence, first_block] * kv_heads + head) * block_size * v_dim, block_size * v_dim
             )
-        _score_block(scores, b * block_size - chunk, width, query, first, dim, groups, keys, key, block_size, scaling)
-    for g in range(groups):
-        at = g * width - chunk
+        _score_block(scores, b * block_size - chunk, width, query, row * dim, dim, rows, keys, key, block_size, scaling)
+    for r in range(rows):
+        at = r * width - chunk
         around = at + first_block * block_size, at + (last_block + 1) * block_size
-        tops[row + g], totals[row + g] = _carry_on(
-            scores, around[0], around[1], at + begin, at + end, softcap, tops[row + g], totals[row + g], acc, row + g
-        )
+        own = position + r // groups
+        lo, hi = max(begin, own + 1 - window), min(end, own + 1)
+        if lo < hi:
+            tops[row + r], totals[row + r] = _carry_on(
+                scores, around[0], around[1], at + lo, at + hi, softcap, tops[row + r], totals[row + r], acc, row + r
+            )
+        else:  # the chunk is another query's
+            scores[around[0] : around[1]] = _ZERO
     for b in range(first_block, last_block + 1):
         if row == 0 and b < last_block:
             simd.prefetch(values, (tables[sequence, b + 1] * kv_heads + head) * block_size * v_dim, block_size * v_dim)
         lo, hi = max(begin, b * block_size), min(end, (b + 1) * block_size)
         value = ((tables[sequence, b] * kv_heads + head) * block_size + lo - b * block_size) * v_dim
-        _add_block(acc, row, groups, scores, lo - chunk, width, values, value, hi - lo)
+        _add_block(acc, row, rows, scores, lo - chunk, width, values, value, hi - lo)
 
 
 @njit(cache=True, fastmath=_FAST, parallel=True)
@@ -198,8 +218,10 @@ def attend(query, out, keys, values, tiles, tables, sinks, scaling, window, soft
     v_dim = values.shape[3]
     num_tiles = tiles.shape[0]
     width = max(CHUNK // block_size, 1) * block_size
+    span = min(max(ROWS // groups, 1), TILE)
     for thread in prange(num_threads):
-        scores = np.empty(groups * width, np.float32)
+        scores = np.empty(span * groups * width, np.float32)
+        mine = np.empty((TILE * groups, dim), np.float32)
         acc = np.empty((TILE * groups, v_dim), np.float32)
         tops = np.empty(TILE * groups, np.float32)
         totals = np.empty(TILE * groups, np.float32)
@@ -213,12 +235,14 @@ def attend(query, out, keys, values, tiles, tables, sinks, scaling, window, soft
                     tops[r], totals[r] = sinks[head * groups + r % groups], _ONE
                 for d in range(v_dim):
                     acc[r, d] = _ZERO
+                for d in range(dim):
+                    mine[r, d] = query[token + r // groups, head * groups + r % groups, d]
             seen = window if window > 0 else position + count
             begin = max(0, position + 1 - seen) // width * width
             for chunk in range(begin, position + count, width):
-                for i in range(count):
-                    _attend_query(
-                        query, ((token + i) * heads + head * groups) * dim, groups, position + i, tables, sequence, head, chunk,
+                for i in range(0, count, span):
+                    _attend_queries(
+                        mine, groups, position + i, min(span, count - i), tables, sequence, head, chunk,
                         keys, values, scaling, seen, softcap, scores, width, acc, i * groups, tops, totals,
                     )  # fmt: skip
             for r in range(rows):
