@@ -6,7 +6,7 @@
 
 A run that is broken off goes on where it was: each finished cell lies in out/bench, under the code that it depends on; a run that ends
 removes them, unless --keep says that a later run shall measure again only what has changed. Peers in environments of their own
-(``make bench-envs``) are left out where they are not installed. A full run writes benchmarks/results/latest.json,
+(``make bench-envs``) are left out where they are not installed. Cells are removed by a full run without failures only. It writes benchmarks/results/latest.json,
 docs/performance.svg and the table in docs/performance.md; a partial or quick one only prints, unless --publish says otherwise.
 """
 
@@ -55,13 +55,10 @@ def main() -> None:
     plan = planned(arguments)
     results = run(plan)
     print("\n" + report.markdown(results))
-    if (
-        arguments.publish
-        if arguments.publish is not None
-        else not (arguments.only or arguments.quick or arguments.rows)
-    ):
+    is_partial = any((arguments.only, arguments.quick, arguments.rows, arguments.repeats, arguments.threads))
+    if arguments.publish if arguments.publish is not None else not is_partial:
         report.publish(results)
-    if not arguments.keep:
+    if not (arguments.keep or is_partial or _failed(results)):
         shutil.rmtree(CELLS, ignore_errors=True)
 
 
@@ -92,7 +89,7 @@ def planned(arguments: argparse.Namespace) -> Plan:
         workloads=workloads,
         peers=[p for p in peers if p.name not in missing],
         scripts=[] if arguments.quick else scripts,
-        threads=arguments.threads,
+        threads=arguments.threads or len(os.sched_getaffinity(0)),
         quick=arguments.quick,
         repeats=1 if arguments.quick else arguments.repeats,
         limit_s=arguments.limit,
@@ -242,6 +239,11 @@ def _digest(job: dict[str, Any], *modules: str, is_ours: bool = False) -> str:
     return hashlib.sha256(json.dumps(job, sort_keys=True).encode() + b"".join(code)).hexdigest()[:12]
 
 
+def _failed(results: dict[str, Any]) -> bool:
+    peers = (peer for workload in results["workloads"].values() for peer in workload["peers"].values())
+    return any("error" in repeat for peer in peers for repeat in peer["repeats"])
+
+
 def _commit() -> str:
     done = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, cwd=ROOT, check=False
@@ -275,7 +277,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--repeats", type=int, help="fresh processes a peer; by default three for the nearest and one for the rest"
     )
-    parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
+    parser.add_argument("--threads", type=int, help="of every peer; by default all")
     parser.add_argument("--limit", type=float, default=1800, help="seconds after which a cell is ended")
     parser.add_argument("--keep", action="store_true", help="keep the finished cells in out/bench")
     parser.add_argument(

@@ -2,7 +2,8 @@
 
 What must be executed is taken from the rows themselves: a prefix that several prompts share is computed once, a repeated row
 once where reuse is on, the head only where a token is drawn, decode steps with all rows that are not yet done (at most
-``MAX_BATCH``). Norms, softmax, scheduling and memory traffic of the KV cache count nothing, so no engine can reach it.
+``MAX_BATCH``). Norms, softmax, scheduling and memory traffic of the KV cache count nothing. The speed is that of torch's products, and
+each token out takes a pass of its own: an engine can only be below it by other products of few rows, or by guesses that are right.
 """
 
 from __future__ import annotations

@@ -40,9 +40,8 @@ def main() -> None:
         engine = create_engine(EngineSpec(model=ref, dtype=dtype, settings=settings), folder)
         ready = time.perf_counter() - began
         run_engine(engine, prompts[:16], lengths[:16])
-        start = time.perf_counter()
-        tokens, _ = run_engine(engine, prompts, lengths)
-        speed = sum(map(len, tokens)) / (time.perf_counter() - start)
+        tokens, span = run_engine(engine, prompts, lengths)
+        speed = sum(map(len, tokens)) / span.wall
         used = torch.cuda.max_memory_allocated() / 2**20
         print(f"| {engine.info.label} | {ready:.1f} | {speed:.0f} | {used:.0f} |", flush=True)
         engine.close()

@@ -13,7 +13,9 @@ import os
 import time
 from collections.abc import Callable
 
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+from sparkinfer.host.process import waiting_threads
+
+os.environ.update(waiting_threads())  # as the engine process has them, before torch is imported
 
 import torch
 from torch.nn import functional as F

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import time
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 from sparkinfer.host.process import waiting_threads
@@ -43,9 +42,8 @@ def main() -> None:
         settings = EngineSettings(threads=asked.threads, batch_timeout_ms=0, max_model_len=2048, weights_memory=kept)
         engine = create_engine(EngineSpec(model=ref, settings=settings), folder)
         run_engine(engine, prompts[:4], lengths[:4])
-        start = time.perf_counter()
-        tokens, _ = run_engine(engine, prompts, lengths)
-        speed = sum(map(len, tokens)) / (time.perf_counter() - start)
+        tokens, span = run_engine(engine, prompts, lengths)
+        speed = sum(map(len, tokens)) / span.wall
         found[share] = (tokens, speed)
         first_tokens, first_speed = next(iter(found.values()))
         same = sum(a == b for a, b in zip(tokens, first_tokens, strict=True))

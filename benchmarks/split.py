@@ -45,9 +45,8 @@ def main() -> None:
         engine = create_engine(EngineSpec(model=ref, settings=settings), folder)
         ready = time.perf_counter() - start
         run_engine(engine, prompts[:4], lengths[:4])
-        start = time.perf_counter()
-        tokens, _ = run_engine(engine, prompts, lengths)
-        found.append((tokens, sum(map(len, tokens)) / (time.perf_counter() - start)))
+        tokens, span = run_engine(engine, prompts, lengths)
+        found.append((tokens, sum(map(len, tokens)) / span.wall))
         same = sum(a == b for a, b in zip(tokens, found[0][0], strict=True))
         speed = found[-1][1]
         print(

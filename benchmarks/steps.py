@@ -36,7 +36,7 @@ STEPS = {
 def measure(runner: Any, title: str) -> None:
     """Print a line a step."""
     for name, shape in STEPS.items():
-        batch, seconds = batch_of(*shape, block_size=BLOCK), []
+        batch, seconds = batch_of(*shape, block_size=BLOCK, num_blocks=runner.num_blocks), []
         for _ in range(5):
             start = time.perf_counter()
             runner.logits(batch)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
 from transformers import PreTrainedModel
 
+from sparkinfer.config.settings import EngineSettings
 from sparkinfer.config.specs import EngineSpec
 from sparkinfer.engine import fused, probe, selfcheck, small_products
 from sparkinfer.engine.attention.base import Attention, LayerShape
@@ -98,24 +99,38 @@ def build_runner(
             recorder=recorder,
         )
 
-    def proves_itself(*, recorded: bool) -> None:
+    def proves_itself(*, recorded: bool) -> bool:
+        """Whether it did so with recorded steps, which not every kernel and model has."""
+        tried: list[PackedRunner] = []
+
         def try_out(num_blocks: int) -> PackedRunner:
-            return runner(num_blocks, info.max_model_len, recorded=recorded)
+            tried.append(runner(num_blocks, info.max_model_len, recorded=recorded))
+            return tried[-1]
 
         _LOG.info("self-check: %s", selfcheck.check(model, alone, try_out))
+        return tried[-1].records
 
-    recorded = model.device.type == "cuda" and not settings.strict and ranks == 1
     try:
-        proves_itself(recorded=recorded)
-    except SelfCheckFailed as error:
-        if not recorded:
-            for module in unchanged:  # who runs the model in another way shall have it as it was
-                vars(module).pop("forward", None)
-            raise
-        _LOG.warning("With recorded decode steps: %s They are run as they are.", error)
-        recorded = False
-        proves_itself(recorded=False)
+        recorded = _proof(proves_itself, may_record=_may_record(model, settings))
+    except SelfCheckFailed:
+        for module in unchanged:  # who runs the model in another way shall have it as it was
+            vars(module).pop("forward", None)
+        raise
     return runner(*_kv_blocks(shapes, spec, model, info), recorded=recorded)
+
+
+def _may_record(model: PreTrainedModel, settings: EngineSettings) -> bool:
+    return model.device.type == "cuda" and not settings.strict and ranks_of(model) == 1
+
+
+def _proof(proves_itself: Callable[..., bool], *, may_record: bool) -> bool:
+    """Whether decode steps are recorded: where that fails the self-check, the model has to pass it without."""
+    if may_record:
+        try:
+            return proves_itself(recorded=True)
+        except SelfCheckFailed as error:
+            _LOG.warning("With recorded decode steps: %s They are run as they are.", error)
+    return proves_itself(recorded=False)
 
 
 def ranks_of(model: PreTrainedModel) -> int:

@@ -28,13 +28,14 @@ from sparkinfer.types import SamplingParams
 
 #: Sequences, tokens that are there already and tokens of the step: a prefill and a full decode step.
 _STEPS = ((4, 0, 64), (32, 64, 1))
-_TOKENS = 2048  # that their blocks hold, and more
+_TOKENS = 2048  # context of the trial's engines
 
 
 def main(folder: Path, spec: EngineSpec) -> None:
     """Measure the same steps plain and compiled."""
     length = min(spec.settings.max_model_len or _TOKENS, _TOKENS)
-    spec = replace(spec, settings=replace(spec.settings, compile_budget_s=0.0, max_model_len=length), fallback=False)
+    settings = replace(spec.settings, compile_budget_s=0.0, max_model_len=length, kv_memory=None)
+    spec = replace(spec, settings=settings, fallback=False)
     plain = create_engine(spec, folder)
     assert isinstance(plain, PackedEngine), "without the fallback there is no other: a bug"
     plain_s = _measured(plain)
@@ -54,19 +55,19 @@ def _measured(engine: PackedEngine) -> float:
     """Seconds of all steps, each run once before."""
     runner = engine.runner
     assert isinstance(runner, PackedRunner), "one process runs no ranks: a bug"
-    batches = [batch_of(*step, block_size=runner.block_size) for step in _STEPS]
+    batches = [batch_of(*step, block_size=runner.block_size, num_blocks=runner.num_blocks) for step in _STEPS]
     for batch in batches:
         runner.logits(batch)  # compiles what is to be compiled
     return sum(best_of(runner.logits, batch) for batch in batches)
 
 
-def batch_of(rows: int, before: int, tokens: int, *, block_size: int) -> PackedBatch:
-    """A step of so many sequences, one after the other in the pool."""
+def batch_of(rows: int, before: int, tokens: int, *, block_size: int, num_blocks: int) -> PackedBatch:
+    """A step of so many sequences, or as many as the pool has blocks for, one after the other in it."""
+    needed = -(-(before + tokens) // block_size)
     items, block = [], 0
-    for number in range(rows):
+    for number in range(min(rows, num_blocks // needed)):
         ids = [(7 * number + place) % 200 + 5 for place in range(before + tokens)]
         sequence = Sequence.from_request(EngineRequest(request_id=number, prompt_ids=ids, sampling=SamplingParams()))
-        needed = -(-len(ids) // block_size)
         sequence.block_ids = list(range(block, block + needed))
         block += needed
         items.append(PlannedSequence(sequence, before, tokens, True))

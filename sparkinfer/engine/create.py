@@ -36,9 +36,11 @@ def create_engine(spec: EngineSpec, folder: Path | None) -> Engine:
         raise ModelNotFound(f"There is no folder for {spec.model.uri!r}; fetch the model before the engine is made.")
     devices, threads = _prepare_devices(spec)
     device = devices[0]
-    dtype = ("fp32" if device == "cpu" else "bf16") if spec.dtype == "auto" else spec.dtype
     from sparkinfer.model import load
+    from sparkinfer.model.loading import dtype_for
     from sparkinfer.model.memory import check_fits
+
+    dtype = dtype_for(spec.dtype, device)
 
     if device == "cpu":
         check_fits(
@@ -48,6 +50,7 @@ def create_engine(spec: EngineSpec, folder: Path | None) -> Engine:
             max_model_len=spec.settings.max_model_len,
             weights_memory=spec.settings.weights_memory,
         )
+    is_compiled = _is_compiled(spec, folder, dtype=dtype, device=device, threads=threads)
     if spec.settings.tensor_parallel > 1:
         from sparkinfer.engine.ranks import create_split_engine
 
@@ -63,7 +66,7 @@ def create_engine(spec: EngineSpec, folder: Path | None) -> Engine:
         )
         return build_engine(model, spec, dtype=dtype, device=device, threads=threads, compiled=compiled)
 
-    if _is_compiled(spec, folder, dtype=dtype, device=device, threads=threads):
+    if is_compiled:
         try:
             return built(replace(spec, fallback=False), compiled=True)
         except Exception as error:  # a compiler fails in many ways, and is never needed
@@ -113,10 +116,16 @@ def _is_compiled(spec: EngineSpec, folder: Path, *, dtype: str, device: str, thr
     from sparkinfer.model.loading import QUANTISED
 
     settings = spec.settings
+    reasons = {
+        "strict": settings.strict,
+        "weights_memory": settings.weights_memory,
+        "tensor_parallel": settings.tensor_parallel > 1,
+        f"dtype {dtype}": dtype in QUANTISED,
+    }
     if not settings.compile_budget_s:
         return False
-    if settings.strict or settings.weights_memory or dtype in QUANTISED:
-        _LOG.info("compile_budget_s has no effect with strict, weights_memory or dtype %s.", dtype)
+    if against := [name for name, holds in reasons.items() if holds]:
+        _LOG.warning("compile_budget_s has no effect with %s.", " and ".join(against))
         return False
     from sparkinfer.engine.compiled import verdict_of
 

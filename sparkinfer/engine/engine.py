@@ -8,10 +8,10 @@ from collections.abc import Callable
 from sparkinfer.config.settings import EngineSettings
 from sparkinfer.engine.base import EngineRequest, TokenOutput
 from sparkinfer.engine.plan import PlannedSequence, Runner, RunnerLost, SampledToken, StepPlan, StepResult
+from sparkinfer.engine.row_errors import row_error
 from sparkinfer.engine.scheduler import Scheduler
 from sparkinfer.engine.sequence import Sequence, SequenceStatus
 from sparkinfer.engine.stats import EngineStats
-from sparkinfer.errors import InferenceFailed, OutOfMemory
 from sparkinfer.types import FinishReason
 
 
@@ -117,7 +117,7 @@ class PackedEngine:
         alive = [item for item in plan.items if _is_running(item)]
         if plan.num_tokens > 1 or not alive:
             return []
-        return [self._fail(alive[0].sequence, *_error_of(error))]
+        return [self._fail(alive[0].sequence, *row_error(error))]
 
     def _collect(self, plan: StepPlan, result: StepResult) -> list[TokenOutput]:
         outputs = []
@@ -167,7 +167,7 @@ class PackedEngine:
 
     def _append(self, sequence: Sequence, token_id: int) -> FinishReason | None:
         """Add a token, unless it ends the answer without being part of it; why the answer ends, None while it goes on."""
-        if _is_stop(sequence, token_id):
+        if sequence.is_ended_by(token_id):
             return FinishReason.STOP
         sequence.token_ids.append(token_id)
         sequence.token_ids += sequence.forced()
@@ -194,22 +194,3 @@ class PackedEngine:
 
 def _is_running(item: PlannedSequence) -> bool:
     return item.sequence.status is SequenceStatus.RUNNING
-
-
-def _is_stop(sequence: Sequence, token_id: int) -> bool:
-    """Whether the token ends the answer without being part of it; among choices only where one is complete."""
-    request = sequence.request
-    if token_id not in request.stop_ids:
-        return False
-    return request.choices is None or tuple(sequence.generated) in request.choices
-
-
-def _error_of(error: Exception) -> tuple[str, str]:
-    """Code and sentence for a row whose step raised though it ran alone."""
-    is_memory = isinstance(error, MemoryError | OutOfMemory) or "out of memory" in str(error).lower()
-    if is_memory or "memory" in type(error).__name__.lower():
-        return (
-            OutOfMemory.code,
-            f"The device had no memory for this row even alone ({error}); lower the engine setting kv_fraction.",
-        )
-    return (InferenceFailed.code, f"The engine raised {type(error).__name__} on this row even alone: {error}")

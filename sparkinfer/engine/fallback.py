@@ -5,6 +5,7 @@ For models that cannot be packed (recurrent layers, convolutions, attention of t
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -21,8 +22,11 @@ from sparkinfer.engine.base import EngineInfo, EngineRequest, TokenOutput
 from sparkinfer.engine.constraints import longest
 from sparkinfer.engine.device_errors import ended_by_device_errors
 from sparkinfer.engine.plan import RunnerLost, SampledToken
+from sparkinfer.engine.row_errors import row_error
 from sparkinfer.engine.sampler import Sampler
 from sparkinfer.engine.sequence import Sequence
+from sparkinfer.engine.stats import EngineStats
+from sparkinfer.errors import InferenceFailed
 from sparkinfer.types import FinishReason
 
 
@@ -41,42 +45,34 @@ class StaticEngine:
         self._model: PreTrainedModel | None = model
         self._sampler = sampler
         self._waiting: dict[int, Sequence] = {}
-        self._counters = {
-            "requests": 0.0,
-            "steps": 0.0,
-            "prompt_tokens": 0.0,
-            "completion_tokens": 0.0,
-            "finished": 0.0,
-        }
+        self._stats = EngineStats()
 
     def add(self, request: EngineRequest) -> None:
         """Queue a request."""
-        self._counters["requests"] += 1
+        self._stats.requests += 1
         self._waiting[request.request_id] = Sequence.from_request(request)
 
     def abort(self, request_id: int) -> None:
         """Drop a request."""
-        self._waiting.pop(request_id, None)
+        self._stats.aborted += self._waiting.pop(request_id, None) is not None
 
-    finish = abort
+    def finish(self, request_id: int) -> None:
+        """End a request whose text is complete."""
+        self._stats.finished += self._waiting.pop(request_id, None) is not None
 
     def step(self) -> list[TokenOutput]:
         """Answer the most urgent request whole."""
         if not self._waiting:
             return []
         sequence = self._next()
-        self._counters["steps"] += 1
+        self._stats.steps += 1
         try:
             with ended_by_device_errors():
                 output = self._answer(sequence)
         except RunnerLost:
             raise
         except Exception as error:  # one request's failure is data; the engine goes on
-            code = "OUT_OF_MEMORY" if isinstance(error, torch.OutOfMemoryError | MemoryError) else "INFERENCE_FAILED"
-            message = f"The model raised {type(error).__name__}: {error}"
-            output = TokenOutput(
-                request_id=sequence.request_id, finish_reason=FinishReason.ERROR, error=(code, message)
-            )
+            output = self._fail(sequence, *row_error(error))
         self._waiting.pop(sequence.request_id, None)
         return [output]
 
@@ -90,7 +86,7 @@ class StaticEngine:
 
     def stats(self) -> dict[str, float]:
         """Counters since the load."""
-        return dict(self._counters)
+        return asdict(self._stats)
 
     def close(self) -> None:
         """Let the model go."""
@@ -110,12 +106,11 @@ class StaticEngine:
             logits_processor=LogitsProcessorList([draw]),
             stopping_criteria=StoppingCriteriaList([_Ended(draw)]),
         )
-        self._counters["prompt_tokens"] += sequence.num_prompt
-        self._counters["completion_tokens"] += sequence.num_generated
-        self._counters["finished"] += 1
+        self._stats.prompt_tokens += sequence.num_prompt
         if draw.broken is not None:
-            error = ("INFERENCE_FAILED", draw.broken)
-            return TokenOutput(request_id=request.request_id, finish_reason=FinishReason.ERROR, error=error)
+            return self._fail(sequence, InferenceFailed.code, draw.broken)
+        self._stats.completion_tokens += sequence.num_generated
+        self._stats.finished += 1
         wants_logprobs = request.sampling.logprobs is not None
         logprobs = tuple(t.logprob or 0.0 for t in draw.tokens[: sequence.num_generated]) if wants_logprobs else None
         return TokenOutput(
@@ -124,6 +119,10 @@ class StaticEngine:
             logprobs=logprobs,
             finish_reason=FinishReason.STOP if draw.ended else FinishReason.LENGTH,
         )
+
+    def _fail(self, sequence: Sequence, code: str, message: str) -> TokenOutput:
+        self._stats.failed += 1
+        return TokenOutput(request_id=sequence.request_id, finish_reason=FinishReason.ERROR, error=(code, message))
 
 
 def _most_tokens(request: EngineRequest) -> int:
@@ -148,9 +147,7 @@ class _Draw(LogitsProcessor):
         self.broken = broken.get(0)
         drawn = tokens[0].token_id
         request, trie = self._sequence.request, self._sequence.trie
-        is_stop = drawn in request.stop_ids and (
-            request.choices is None or tuple(self._sequence.generated) in request.choices
-        )
+        is_stop = self._sequence.is_ended_by(drawn)
         if not is_stop:
             self._sequence.token_ids.append(drawn)
             if trie is not None and request.sampling.logprobs is None:

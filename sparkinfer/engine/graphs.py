@@ -75,18 +75,18 @@ class DecodeGraphs:
         self._padding_block = padding_block
         self._block_size = block_size
         self._recordings: dict[Bucket, _Recording] = {}
-        self._works = True
+        self.works = True  # until one step cannot be recorded
 
     def run(self, batch: PackedBatch) -> torch.Tensor | None:
         """The logits ``[S, vocabulary]`` of a decode step, its K/V stored; None for a step that has to be run as it is."""
         bucket = bucket_of(batch)
-        if bucket is None or not self._works:
+        if bucket is None or not self.works:
             return None
         if bucket not in self._recordings:
             try:
                 self._recordings[bucket] = self._record(batch, bucket)
             except Exception as error:  # models whose forward asks the device in between, kernels without this form
-                self._works = False
+                self.works = False
                 _LOG.warning("Decode steps are not recorded: %s.", (str(error).splitlines() or [repr(error)])[0])
                 return None
         recording = self._recordings[bucket]

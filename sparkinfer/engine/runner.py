@@ -59,6 +59,11 @@ class PackedRunner:
         self._strict = strict
         self._graphs = None if recorder is None else self._graphs_of(attention, recorder)
 
+    @property
+    def records(self) -> bool:
+        """Whether decode steps are recorded, and all could be so far."""
+        return self._graphs is not None and self._graphs.works
+
     def run(self, plan: StepPlan) -> StepResult:
         """Run one step; see :class:`sparkinfer.engine.plan.Runner`."""
         with ended_by_device_errors():

@@ -16,11 +16,12 @@ from transformers import PretrainedConfig, PreTrainedModel
 
 from sparkinfer.engine.attention.base import LayerShape, pack
 from sparkinfer.engine.base import EngineRequest
-from sparkinfer.engine.plan import PlannedSequence
+from sparkinfer.engine.device_errors import DEVICE_ERRORS
+from sparkinfer.engine.plan import PlannedSequence, RunnerLost
 from sparkinfer.engine.probe import text_config
 from sparkinfer.engine.runner import PackedRunner
 from sparkinfer.engine.sequence import Sequence as TokenSequence
-from sparkinfer.errors import SelfCheckFailed
+from sparkinfer.errors import SelfCheckFailed, SparkInferError
 from sparkinfer.model.quantised import kept_activations
 from sparkinfer.types import SamplingParams
 
@@ -29,6 +30,14 @@ _DECODES = 2
 _SHORT = (3, 18, 37)
 _TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 4e-2, torch.float16: 1e-2}  # of the largest logit
 _BATCH_WIDE_ROPE = ("dynamic", "longrope")  # frequencies follow the longest position of the whole batch
+#: Failures that say nothing about packing.
+_OTHER_FAILURES: tuple[type[Exception], ...] = (
+    SparkInferError,
+    RunnerLost,
+    MemoryError,
+    torch.OutOfMemoryError,
+    *DEVICE_ERRORS,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +85,17 @@ def check(model: PreTrainedModel, want: Alone, make_runner: Callable[[int], Pack
         One phrase for the log: what was compared and the largest difference.
 
     Raises:
-        SelfCheckFailed: they differ.
+        SelfCheckFailed: they differ, or packed prompts cannot be run.
     """
-    with kept_activations():
-        packed = _packed(make_runner, want.prompts)
+    try:
+        with kept_activations():
+            packed = _packed(make_runner, want.prompts)
+    except _OTHER_FAILURES:
+        raise
+    except Exception as error:  # what does not fit the packed call in any way can still be run alone
+        raise SelfCheckFailed(
+            f"{model.config.model_type}: packed prompts raise {type(error).__name__}: {error}"
+        ) from error
     scale = float(want.logits.abs().max())
     difference = float((want.logits - packed).abs().max()) / max(scale, 1e-6)
     if not difference <= _TOLERANCE[model.dtype]:

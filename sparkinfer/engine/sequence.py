@@ -84,6 +84,12 @@ class Sequence:
             return []
         return self.trie.forced(self.generated)
 
+    def is_ended_by(self, token_id: int) -> bool:
+        """Whether the token ends the answer without being part of it; among choices only where one is complete."""
+        if token_id not in self.request.stop_ids:
+            return False
+        return self.request.choices is None or tuple(self.generated) in self.request.choices
+
     @property
     def num_uncomputed(self) -> int:
         """Tokens that still have to run before the next one can be drawn: 1 while it decodes."""

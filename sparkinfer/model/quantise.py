@@ -85,11 +85,11 @@ def quantise(
     head = model.get_output_embeddings()
     kinds = {p: "int8" if p.layer is head or not _divides(kind, p.weight.shape) else kind for p in places}
     kernels = {k: _fastest(k, [p for p in places if kinds[p] == k], device) for k in sorted({*kinds.values()})}
-    largest = _largest_inputs(model, places, prompts) if any(k.rounds_activations for k in kernels.values()) else {}
+    largest = _largest_inputs(model, places, prompts) if _round_activations(kernels) else {}
     before = sum(p.numel() * p.element_size() for p in model.parameters())
     used: Counter[str] = Counter()
     for place in places:
-        kernel, inputs = kernels[kinds[place]], largest.get(place)
+        kernel, inputs = kernels[kinds[place]][tuple(place.weight.shape)], largest.get(place)
         if kernel.rounds_activations and inputs is not None and _has_an_outlier(inputs):
             kernel = UnpackedLinear
         used[kernel.kernel] += 1
@@ -146,6 +146,10 @@ def _largest_inputs(
     return found
 
 
+def _round_activations(kernels: dict[str, dict[tuple[int, ...], type[QuantisedLinear]]]) -> bool:
+    return any(kernel.rounds_activations for of_kind in kernels.values() for kernel in of_kind.values())
+
+
 def _has_an_outlier(inputs: torch.Tensor) -> bool:
     return bool(inputs.max() > _OUTLIER * inputs.median().clamp_(min=1e-12))
 
@@ -179,26 +183,45 @@ def _divides(kind: str, shape: torch.Size) -> bool:
     return all(size % 16 == 0 for size in shape) if kind == "fp8" else shape[1] % (2 * GROUP) == 0
 
 
-def _fastest(kind: str, places: list[_Place], device: str) -> type[QuantisedLinear]:
-    """The right and fastest kernel on the shapes that hold most of these weights."""
+def _fastest(kind: str, places: list[_Place], device: str) -> dict[tuple[int, ...], type[QuantisedLinear]]:
+    """By shape the kernel that is right and, on the shapes that hold most of these weights, the fastest; others where it cannot serve one."""
     counts = Counter(tuple(place.weight.shape) for place in places)
-    largest = sorted(counts, key=lambda shape: -counts[shape] * shape[0] * shape[1])[:_TRIAL_SHAPES]
-    seconds: dict[type[QuantisedLinear], float] = {}
-    for kernel in KERNELS[kind]["cpu" if device.startswith("cpu") else "cuda"]:
-        try:
-            seconds[kernel] = sum(counts[shape] * _trial(kernel, kind, shape, device) for shape in largest)
-        except (RuntimeError, AttributeError, NotImplementedError, _Wrong) as error:
-            _LOG.info("kernel %s is of no use here: %s", kernel.kernel, str(error).splitlines()[0])
-    if not seconds:
-        raise UnsupportedModel(f"No kernel for dtype {kind} runs on {device}; use int8, which runs everywhere.")
-    chosen = min(seconds, key=lambda kernel: seconds[kernel])
-    _LOG.info(
-        "%s kernels in ms: %s; %s is used",
-        kind,
-        ", ".join(f"{kernel.kernel} {1000 * found:.1f}" for kernel, found in seconds.items()),
-        chosen.kernel,
-    )
+    shapes = sorted(counts, key=lambda shape: -counts[shape] * shape[0] * shape[1])
+    kernels = KERNELS[kind]["cpu" if device.startswith("cpu") else "cuda"]
+    trials = {kernel: _trials(kernel, kind, shapes[:_TRIAL_SHAPES], device) for kernel in kernels}
+    best = {
+        shape: min((t[shape] for t in trials.values() if shape in t), default=0.0) for shape in shapes[:_TRIAL_SHAPES]
+    }
+
+    def seconds(kernel: type[QuantisedLinear]) -> float:
+        return sum(counts[shape] * trials[kernel].get(shape, other) for shape, other in best.items())
+
+    in_order = sorted((kernel for kernel in kernels if trials[kernel]), key=seconds)
+    chosen: dict[tuple[int, ...], type[QuantisedLinear]] = {}
+    for shape in shapes:
+        serving = (
+            k for k in in_order if shape in trials[k] or (shape not in best and _trials(k, kind, [shape], device))
+        )
+        if (kernel := next(serving, None)) is None:
+            raise UnsupportedModel(f"No kernel for dtype {kind} runs on {device}; use int8, which runs everywhere.")
+        chosen[shape] = kernel
+    _LOG.info("%s kernels in ms: %s", kind, ", ".join(f"{k.kernel} {1000 * seconds(k):.1f}" for k in in_order))
     return chosen
+
+
+def _trials(
+    kernel: type[QuantisedLinear], kind: str, shapes: list[tuple[int, ...]], device: str
+) -> dict[tuple[int, ...], float]:
+    """Seconds for each of these shapes that the kernel serves."""
+    found = {}
+    for shape in shapes:
+        try:
+            found[shape] = _trial(kernel, kind, shape, device)
+        except (RuntimeError, AttributeError, NotImplementedError, _Wrong) as error:
+            _LOG.info(
+                "kernel %s does not serve %s here: %s", kernel.kernel, shape, (str(error).splitlines() or [""])[0]
+            )
+    return found
 
 
 class _Wrong(Exception):

@@ -205,6 +205,20 @@ def _attend_queries(  # type: ignore[no-untyped-def]
         _add_block(acc, row, rows, scores, lo - chunk, width, values, value, hi - lo)
 
 
+@njit(cache=True, fastmath=_FAST)
+def _begin(query, token, first_head, groups, rows, sinks, mine, acc, tops, totals):  # type: ignore[no-untyped-def]
+    """A tile's rows one behind the other, and nothing summed yet but the sinks."""
+    for r in range(rows):
+        head = first_head + r % groups
+        tops[r], totals[r] = _NEG, _ZERO
+        if sinks.shape[0] > 0:
+            tops[r], totals[r] = sinks[head], _ONE
+        for d in range(acc.shape[1]):
+            acc[r, d] = _ZERO
+        for d in range(mine.shape[1]):
+            mine[r, d] = query[token + r // groups, head, d]
+
+
 @njit(cache=True, fastmath=_FAST, parallel=True)
 def attend(query, out, keys, values, tiles, tables, sinks, scaling, window, softcap, num_threads):  # type: ignore[no-untyped-def]
     """out[T, heads, v_dim] = attention of query[T, heads, k_dim] over the pool.
@@ -229,14 +243,7 @@ def attend(query, out, keys, values, tiles, tables, sinks, scaling, window, soft
             head, tile = work // num_tiles, work % num_tiles
             sequence, token, position, count = tiles[tile, 0], tiles[tile, 1], tiles[tile, 2], tiles[tile, 3]
             rows = count * groups
-            for r in range(rows):
-                tops[r], totals[r] = _NEG, _ZERO
-                if sinks.shape[0] > 0:
-                    tops[r], totals[r] = sinks[head * groups + r % groups], _ONE
-                for d in range(v_dim):
-                    acc[r, d] = _ZERO
-                for d in range(dim):
-                    mine[r, d] = query[token + r // groups, head * groups + r % groups, d]
+            _begin(query, token, head * groups, groups, rows, sinks, mine, acc, tops, totals)
             seen = window if window > 0 else position + count
             begin = max(0, position + 1 - seen) // width * width
             for chunk in range(begin, position + count, width):

@@ -7,13 +7,15 @@ import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from sparkinfer.engine import build, compiled
+from sparkinfer.engine.compile_trial import batch_of
 from sparkinfer.engine.compiled import Verdict, structure, verdict_of
-from sparkinfer.engine.create import create_engine
+from sparkinfer.engine.create import _is_compiled, create_engine
 from sparkinfer.errors import InvalidConfig
 from sparkinfer.model.folder import read_config
 from tests.oracle.engine import tiny
@@ -123,6 +125,31 @@ def test_a_trial_ends_with_its_engine(folder: Path) -> None:
 def trials_of(pid: int) -> list[int]:
     """Trials that this process has started."""
     return pids_of("sparkinfer.engine.compile_trial", lambda command: str(pid) in command)
+
+
+@pytest.mark.parametrize("num_blocks", [5, 12, 1000])
+def test_the_trial_s_steps_stay_within_the_pool(num_blocks: int) -> None:
+    batch = batch_of(32, 64, 1, block_size=16, num_blocks=num_blocks)
+    assert len(batch.context_lens) == min(32, num_blocks // 5)
+    assert int(batch.tables.max()) < num_blocks
+    assert int(batch.slots.max()) < num_blocks * 16
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"strict": True}, "no effect with strict."),
+        ({"tensor_parallel": 2}, "no effect with tensor_parallel."),
+        ({"strict": True, "weights_memory": 1 << 30}, "no effect with strict and weights_memory."),
+    ],
+)
+def test_a_budget_without_effect_is_told_with_the_setting_that_is_in_its_way(
+    folder: Path, settings: dict[str, Any], named: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert not _is_compiled(tiny.spec(compile_budget_s=9.0, **settings), folder, **WHERE)
+    assert named in caplog.text
+    assert not _is_compiled(tiny.spec(**settings), folder, **WHERE)
+    assert caplog.text.count("no effect") == 1
 
 
 def test_seconds_are_checked() -> None:

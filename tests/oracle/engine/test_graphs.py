@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from sparkinfer.config.settings import EngineSettings
-from sparkinfer.engine import probe
+from sparkinfer.engine import build, probe
 from sparkinfer.engine.attention import varlen
 from sparkinfer.engine.attention.base import PackedBatch
 from sparkinfer.engine.attention.varlen import VarlenAttention
@@ -103,10 +103,29 @@ def test_what_cannot_be_recorded_runs_as_it_is(kind: str, caplog: pytest.LogCapt
     def fails(_forward: Callable[[], torch.Tensor]) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
-    found = tiny.greedy(engine_of(model, Again() if kind == "gemma2" else fails), prompts, NEW_TOKENS)
+    engine = engine_of(model, Again() if kind == "gemma2" else fails)
+    assert engine.runner.records, "as far as is known"
+    found = tiny.greedy(engine, prompts, NEW_TOKENS)
+    assert not engine.runner.records
     assert tiny.flips(model, prompts, want, found) == 0
     (said,) = [record.getMessage() for record in caplog.records if "not recorded" in record.getMessage()]
     assert ("reference kernel" in said) == (kind == "gemma2")
+
+
+def test_the_label_says_graphs_only_where_steps_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A card's engine, but for the device: gemma2's soft caps go to a kernel that cannot be recorded, which the self-check meets."""
+    monkeypatch.setattr(build, "_may_record", lambda model, settings: True)
+    monkeypatch.setattr(build, "_recorder", lambda attention: Again())
+    monkeypatch.setattr(build, "_pool", paged_pool)
+    labels = {kind: tiny.engine(tiny.model(kind), fallback=False).info.label for kind in ("llama", "gemma2")}
+    assert labels == {"llama": "paged/cpu-varlen-graphs/fp32", "gemma2": "paged/cpu-varlen/fp32"}
+
+
+def paged_pool(shapes: Any, num_blocks: int, spec: Any, model: Any, threads: int) -> tuple[KvPool, VarlenAttention]:
+    """As on a card."""
+    size = spec.settings.block_size
+    pool = KvPool(shapes, num_blocks=num_blocks, block_size=size, dtype=torch.float32, device=torch.device("cpu"))
+    return pool, VarlenAttention(pool, paged=True)
 
 
 def decode(rows: int, widest: int) -> PackedBatch:

@@ -107,6 +107,45 @@ def test_a_broken_block_table_is_seen_by_the_self_check(oracle: Any, monkeypatch
     assert tiny.engine(model).info.label == "static/cpu/fp32"
 
 
+class _Raises(CpuAttention):
+    """A kernel that a model's call does not fit."""
+
+    def begin(self, batch: PackedBatch) -> None:
+        raise IndexError("index 7 is out of bounds")
+
+
+def test_a_model_whose_packed_prompts_raise_is_run_alone(oracle: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, prompts, want = oracle
+    monkeypatch.setattr(cpu, "CpuAttention", _Raises)
+    with pytest.raises(SelfCheckFailed, match="packed prompts raise IndexError: index 7"):
+        tiny.engine(model, fallback=False)
+    engine = tiny.engine(model)
+    assert engine.info.label == "static/cpu/fp32"
+    assert tiny.greedy(engine, prompts[:1], len(want[0])) == want[:1]
+    stats = engine.stats()
+    assert (stats["requests"], stats["finished"], stats["failed"], stats["completion_tokens"]) == (
+        1,
+        1,
+        0,
+        len(want[0]),
+    )
+
+
+def test_rows_without_numbers_do_not_count_as_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "CpuAttention", _Raises)
+    model = tiny.model("llama")
+    engine = tiny.engine(model)
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("nan"))
+    (answer,) = tiny.answers(
+        engine, [EngineRequest(request_id=0, prompt_ids=[5, 6], sampling=SamplingParams(max_tokens=4))]
+    )
+    assert answer.last is not None
+    assert answer.last.error is not None
+    stats = engine.stats()
+    assert (stats["finished"], stats["failed"], stats["completion_tokens"]) == (0, 1, 0)
+
+
 def test_a_window_that_never_reaches_attention_is_seen_by_the_self_check() -> None:
     model = tiny.model("mistral")
     model.config.sliding_window = None  # attention modules read it at each call, as a model without one would

@@ -12,6 +12,7 @@ from sparkinfer.config.specs import EngineSpec
 from sparkinfer.engine.create import create_engine
 from sparkinfer.errors import UnsupportedModel
 from sparkinfer.model import load, memory
+from sparkinfer.model import quantise as quantise_module
 from sparkinfer.model.quantise import kernel_of, quantise, weights_bytes
 from sparkinfer.model.quantised import KERNELS, Fp8Linear, QuantisedLinear, UnpackedLinear
 from tests.oracle.engine import tiny
@@ -91,6 +92,28 @@ def test_only_right_kernels_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny.model("llama")
     quantise(model, "int8", device="cpu", rest=torch.float32)
     assert kernel_of(model) == "unpacked"
+
+
+def test_a_shape_that_a_kernel_cannot_serve_gets_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, whose product of integers wants sizes that eight divides: a gate of one column, and a head of an odd vocabulary."""
+
+    class OfEight(UnpackedLinear):
+        kernel = "of_eight"
+
+        def _product(self, rows: torch.Tensor) -> torch.Tensor:
+            if self.weight_q.shape[0] % 8:
+                raise RuntimeError("self.size(1) and mat2.size(1) have to be divided by 8")
+            return super()._product(rows)
+
+    monkeypatch.setitem(KERNELS["int8"], "cpu", (OfEight, UnpackedLinear))
+    monkeypatch.setattr(quantise_module, "best_of", lambda layer, rows: 1.0 + isinstance(layer, OfEight) * -0.5)
+    model = tiny.model("llama")
+    model.model.layers[0].mlp.shared_expert_gate = torch.nn.Linear(64, 1)
+    quantise(model, "int8", device="cpu", rest=torch.float32)
+    kernels = {name: module.kernel for name, module in model.named_modules() if isinstance(module, QuantisedLinear)}
+    others = {name for name, kernel in kernels.items() if kernel != "of_eight"}
+    assert others == {"model.layers.0.mlp.shared_expert_gate"}
+    assert kernel_of(model) == "of_eight"
 
 
 def test_a_model_without_linear_layers_is_refused() -> None:

@@ -128,3 +128,5 @@ def test_an_aim_is_reached_or_missed_by_the_run_s_own_figures() -> None:
     assert found.count("missed") == 2
     assert "over the floor | at most 1.30x | 1.40x | missed |" in found
     assert aims.table({}, {}) == ""
+    figures["extract"]["row_by_row"] = {"failed": "failed: ended"}
+    assert "over row by row | at least 8.00x | a peer failed | not measured |" in aims.table(figures, titles)

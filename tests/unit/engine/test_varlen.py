@@ -149,3 +149,11 @@ def test_a_kernel_that_gives_other_numbers_is_not_used(monkeypatch: pytest.Monke
 
 def test_where_torch_has_no_such_kernel_the_reference_answers() -> None:
     assert best_attention(pool()).name == "reference", "there is none for a CPU"
+
+
+def test_a_kernel_that_gives_no_numbers_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*args: Any, **kwargs: Any) -> Any:
+        return documented(*args, **kwargs) * float("nan")
+
+    monkeypatch.setattr(varlen, "varlen_attn", broken)
+    assert best_attention(pool()).name == "reference"
