@@ -8,7 +8,8 @@
     │   ├── InvalidModelUri  ModelNotFound  ModelIncomplete  DownloadFailed
     │   └── UnsupportedModel  TrustRequired  InsufficientMemory  DeviceNotFound  SelfCheckFailed
     ├── RowError               one row; becomes data in the row, never ends the others
-    │   ├── PromptTooLong  InvalidMessages  InvalidParams  Truncated  SchemaMismatch
+    │   ├── PromptTooLong  EmptyPrompt  UnknownToken  InvalidMessages  InvalidParams
+    │   ├── Truncated  SchemaMismatch
     │   └── PoisonRow  OutOfMemory  RowTimeout  InferenceFailed
     ├── HostError              the engine process and the way to it
     │   └── EngineStartFailed  EngineDied  EngineTimeout  ProtocolError  SocketPathTooLong
@@ -184,6 +185,18 @@ class PromptTooLong(RowError):
     """The prompt and max_tokens do not fit the model's context."""
 
     code = "PROMPT_TOO_LONG"
+
+
+class EmptyPrompt(RowError):
+    """A prompt of no token: an empty text, and a model without a chat template."""
+
+    code = "EMPTY_PROMPT"
+
+
+class UnknownToken(RowError):
+    """A token that the tokenizer has and the model does not."""
+
+    code = "UNKNOWN_TOKEN"
 
 
 class InvalidMessages(RowError):

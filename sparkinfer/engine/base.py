@@ -56,7 +56,7 @@ class TokenOutput:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineInfo:
-    """What runs. ``label`` goes into each row's ``engine`` field, e.g. ``paged/cpu-numba/fp32``."""
+    """What runs. ``label`` goes into each row's ``engine`` field, e.g. ``paged/cpu-numba/fp32``; of ``vocab_size`` None knows all ids."""
 
     label: str
     max_model_len: int
@@ -64,6 +64,7 @@ class EngineInfo:
     dtype: str
     weights_bytes: int = 0
     kv_bytes: int = 0
+    vocab_size: int | None = None
 
 
 class Engine(Protocol):

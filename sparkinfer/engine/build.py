@@ -45,6 +45,7 @@ def about(model: PreTrainedModel, spec: EngineSpec, *, dtype: str, device: str) 
         device=device,
         dtype=dtype,
         weights_bytes=weights_bytes(model),
+        vocab_size=int(model.get_input_embeddings().weight.shape[0]),
     )
 
 

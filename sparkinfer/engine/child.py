@@ -34,6 +34,7 @@ def child_environment(threads: int) -> dict[str, str]:
     """This process's environment, less Spark's secrets, with so many CPU threads and this import path."""
     kept = {name: value for name, value in os.environ.items() if name not in _DROPPED}
     kept["OMP_NUM_THREADS"] = str(threads)  # Spark forces the cores of one task
+    kept["NUMBA_NUM_THREADS"] = str(threads)  # numba takes all that the host has
     kept["PYTHONPATH"] = os.pathsep.join(_import_path())
     return kept
 

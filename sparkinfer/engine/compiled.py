@@ -88,10 +88,17 @@ def verdict_of(spec: EngineSpec, folder: Path, *, dtype: str, device: str, threa
 def structure(config: dict[str, object], *, dtype: str, device: str, threads: int) -> str:
     """Digest of all that compiled code depends on: the model's structure, but no weight; dtype, device, threads and versions."""
     shape = {name: value for name, value in config.items() if name not in _NO_STRUCTURE}
-    kind = torch.cuda.get_device_name(device) if device.startswith("cuda") else torch.backends.cpu.get_cpu_capability()
+    kind = torch.cuda.get_device_name(device) if device.startswith("cuda") else _processor()
     versions = [metadata.version(name) for name in ("torch", "transformers", "sparkinfer")]
     text = json.dumps([shape, dtype, kind, threads, versions], sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+def _processor() -> list[object]:
+    """What code for "this machine's" instructions depends on."""
+    from llvmlite import binding
+
+    return [binding.get_host_cpu_name(), sorted(name for name, has in binding.get_host_cpu_features().items() if has)]
 
 
 def compile_layers(model: PreTrainedModel) -> int:

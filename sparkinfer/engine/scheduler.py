@@ -23,7 +23,7 @@ from sparkinfer.engine.guesses import MOST, Guesses
 from sparkinfer.engine.plan import PlannedSequence, StepPlan
 from sparkinfer.engine.prefix_cache import PrefixCache
 from sparkinfer.engine.sequence import Sequence, SequenceStatus
-from sparkinfer.errors import OutOfMemory
+from sparkinfer.errors import EmptyPrompt, OutOfMemory
 
 
 class Scheduler:
@@ -64,13 +64,13 @@ class Scheduler:
         return bool(self._sequences)
 
     def add(self, request: EngineRequest) -> None:
-        """Queue a request; one whose prompt does not fit the whole pool comes out of :meth:`unfit`."""
+        """Queue a request; one whose prompt has no token, or does not fit the whole pool, comes out of :meth:`unfit`."""
         sequence = Sequence.from_request(request)
         sequence.token_ids += sequence.forced()
         if sequence.trie is not None and sequence.trie.is_complete(sequence.generated):
             sequence.token_ids.pop()  # of a single choice the last id is left to draw: its answer comes out of a step as all do
         self._sequences[request.request_id] = sequence
-        if self.pool.blocks_for(len(sequence.token_ids)) > self.pool.num_blocks:
+        if not sequence.num_prompt or self.pool.blocks_for(len(sequence.token_ids)) > self.pool.num_blocks:
             self._unfit.append(sequence)
         else:
             self._queue.add(sequence)
@@ -122,6 +122,8 @@ class Scheduler:
 
     def unfit_error(self, sequence: Sequence) -> tuple[str, str]:
         """Code and sentence for one of :meth:`unfit`."""
+        if not sequence.num_prompt:
+            return (EmptyPrompt.code, "The prompt has no token, so that there is nothing to go on from.")
         needed = self.pool.blocks_for(len(sequence.token_ids) + 1)
         message = (
             f"The row's {len(sequence.token_ids)} tokens need {needed} KV blocks and the engine has {self.pool.num_blocks} of "

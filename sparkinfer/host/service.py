@@ -112,7 +112,8 @@ class Service:
         config = config_key(task)
         with self._lock:
             if config not in self._texts:
-                text = TextTask(task, self._tokenizer, self._engine.info.max_model_len)
+                info = self._engine.info
+                text = TextTask(task, self._tokenizer, info.max_model_len, info.vocab_size)
                 self._texts[config] = (len(self._texts), text)
             number, text = self._texts[config]
             session = Session(task, text, number, config, outlet, self._progress.enter(task.progress_dir))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sparkinfer.errors import DeviceNotFound
+from sparkinfer.model import cgroup
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _NVIDIA = Path("/proc/driver/nvidia/gpus")
@@ -152,14 +153,17 @@ def cpu_threads(asked: int | None = None) -> int:
 
 
 def _quota() -> int | None:
-    """CPUs that the container may use at once, rounded up; None without a limit."""
-    root = Path("/sys/fs/cgroup")
+    """CPUs that this process may use at once, rounded up: the least that its control groups allow; None without a limit."""
+    return min((cpus for folder in cgroup.folders("cpu") if (cpus := _cpus_of(folder)) is not None), default=None)
+
+
+def _cpus_of(folder: Path) -> int | None:
     try:
-        quota, period = (root / "cpu.max").read_text().split()
+        quota, period = (folder / "cpu.max").read_text().split()
     except (OSError, ValueError):
         try:
-            quota = (root / "cpu/cpu.cfs_quota_us").read_text().strip()
-            period = (root / "cpu/cpu.cfs_period_us").read_text().strip()
+            quota = (folder / "cpu.cfs_quota_us").read_text().strip()
+            period = (folder / "cpu.cfs_period_us").read_text().strip()
         except OSError:
             return None
     if quota == "max" or int(quota) <= 0:

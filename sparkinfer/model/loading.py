@@ -75,7 +75,7 @@ def load(
         ModelIncomplete: files are missing or cut.
         UnsupportedModel: an architecture that transformers has no causal language model for.
         TrustRequired: it ships its own Python code.
-        InsufficientMemory: the device is full.
+        InsufficientMemory: the device is full, or ``weights_memory`` too little for the first layers.
     """
     config = read_config(folder)
     check_config(config, place=str(folder), trust_remote_code=trust_remote_code)
@@ -102,6 +102,8 @@ def load(
         arguments |= _spread(device, weights_memory, is_quantised=is_quantised)
     try:
         model = _from_pretrained(folder, arguments)
+        if elsewhere:
+            _check_begins_on(device, model, weights_memory)
         if elsewhere or ranks > 1:
             return model.eval().requires_grad_(False)
         if is_quantised:
@@ -131,6 +133,27 @@ def _spread(device: str, weights_memory: int | None, *, is_quantised: bool) -> d
     converted = tempfile.mkdtemp(prefix="sparkinfer-weights-")
     atexit.register(shutil.rmtree, converted, ignore_errors=True)
     return {"device_map": "auto", "max_memory": memory, "offload_folder": converted}
+
+
+def _check_begins_on(device: str, model: PreTrainedModel, weights_memory: int | None) -> None:
+    """Of a model whose first layers lie elsewhere nobody knows where it runs: accelerate puts them, in order, where they fit.
+
+    Raises:
+        InsufficientMemory: with the memory that they need.
+    """
+    first = next(model.parameters())
+    if first.device.type == torch.device(device).type:
+        return
+    largest = max(sum(p.numel() for p in layer.parameters()) for layer in model.modules() if _is_layer(layer, model))
+    least = (2 * first.numel() + largest) * first.element_size()
+    raise InsufficientMemory(
+        f"weights_memory of {weights_memory} bytes has no room for the first weights of {model.config.model_type}, which have "
+        f"{first.numel() * first.element_size()}, and its largest layer; give it {least}."
+    )
+
+
+def _is_layer(module: torch.nn.Module, model: PreTrainedModel) -> bool:
+    return type(module).__name__ in (model._no_split_modules or ())
 
 
 def _from_pretrained(folder: Path, arguments: dict[str, Any]) -> PreTrainedModel:

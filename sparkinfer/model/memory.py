@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from sparkinfer.errors import InsufficientMemory
+from sparkinfer.model import cgroup
 from sparkinfer.model.folder import read_config, read_header, weight_files
 from sparkinfer.model.local import present
 from sparkinfer.types import ModelRef
@@ -22,7 +23,6 @@ _QUANTISED_BYTES = {"int8": 1.0, "fp8": 1.0, "int4": 0.625}
 _KV_ITEM_BYTES = 4  # on a CPU, whatever the weights are
 _EMBEDDING = re.compile(r"embed|(^|\.)wte|(^|\.)wpe")
 _MEMINFO = Path("/proc/meminfo")
-_CGROUP_ROOT = Path("/sys/fs/cgroup")
 _UNLIMITED = 1 << 60  # version 1 says "no limit" as a number near 2**63
 #: Where configs of the many architectures keep the same figure.
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
@@ -184,7 +184,7 @@ def _meminfo(name: str) -> int:
 
 def _cgroups() -> Iterator[tuple[int, int]]:
     """(limit, used without page cache) in bytes of every control group above this process that has a limit."""
-    for folder in _cgroup_folders():
+    for folder in cgroup.folders("memory"):
         for bound_name, used_name, cache_name in (
             ("memory.max", "memory.current", "inactive_file"),
             ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
@@ -193,25 +193,6 @@ def _cgroups() -> Iterator[tuple[int, int]]:
             if bound is not None and bound < _UNLIMITED:
                 used = _number(folder / used_name) or 0
                 yield bound, max(0, used - _stat(folder / "memory.stat", cache_name))
-
-
-def _cgroup_folders() -> Iterator[Path]:
-    """This process's control group of version 2 and of version 1's memory controller, each with those above it."""
-    try:
-        lines = Path("/proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return
-    for line in lines:
-        _, controllers, inner = [*line.split(":", 2), "", ""][:3]
-        if controllers and "memory" not in controllers.split(","):
-            continue
-        root = _CGROUP_ROOT / "memory" if controllers else _CGROUP_ROOT
-        folder = root / inner.lstrip("/")
-        while True:  # inside a container the path may not exist as named; its root does
-            yield folder
-            if folder in (root, folder.parent):
-                break
-            folder = folder.parent
 
 
 def _number(path: Path) -> int | None:

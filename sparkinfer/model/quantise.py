@@ -82,6 +82,13 @@ def quantise(
     places = list(_places(model))
     if not places:
         raise UnsupportedModel(f"{model.config.model_type} has no linear layers to make {kind}; use another dtype.")
+    embedding = model.get_input_embeddings().weight
+    others = sum(p.numel() for p in model.parameters() if p is not embedding)
+    if 2 * sum(p.weight.numel() for p in places if p.layer.weight is not embedding) < others:
+        raise UnsupportedModel(
+            f"Most weights of {model.config.model_type} are no linear layers (experts in one tensor, for example) and would stay as "
+            f"they are: {kind} saves too little. Use bf16, or a model whose layers are linear ones."
+        )
     head = model.get_output_embeddings()
     kinds = {p: "int8" if p.layer is head or not _divides(kind, p.weight.shape) else kind for p in places}
     kernels = {k: _fastest(k, [p for p in places if kinds[p] == k], device) for k in sorted({*kinds.values()})}

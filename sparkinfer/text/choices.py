@@ -40,12 +40,18 @@ def choice_ids(choices: Sequence[str], *, tokenizer: Tokenizer, prompt_end: str)
         prompt_end: a rendered prompt, or the end of one.
 
     Raises:
-        InvalidConfig: two choices have the same ids in this model, or one has none.
+        InvalidConfig: two choices have the same ids in this model, one has none, or one begins another and nothing can end it.
     """
     prompt_ids = tokenizer.encode(prompt_end)
     found = tuple(
         _behind(choice, tokenizer=tokenizer, prompt_end=prompt_end, prompt_ids=prompt_ids) for choice in choices
     )
+    if not tokenizer.stop_ids:
+        for choice, ids in zip(choices, found, strict=True):
+            if any(other[: len(ids)] == ids and other != ids for other in found):
+                raise InvalidConfig(
+                    f"choice {choice!r} begins another one, and this model has no token that could end it; choose another word."
+                )
     for index, ids in enumerate(found):
         if not ids or ids in found[:index]:
             raise InvalidConfig(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from sparkinfer.config.specs import TaskSpec
-from sparkinfer.errors import InvalidParams, PromptTooLong, RowError
+from sparkinfer.errors import EmptyPrompt, InvalidParams, PromptTooLong, RowError, UnknownToken
 from sparkinfer.text.answer import Answer, OutputText
 from sparkinfer.text.chat import standing_clock
 from sparkinfer.text.choices import ChoiceIds, check_choices, choice_ids
@@ -43,13 +44,14 @@ class TextTask:
         task: what to ask.
         tokenizer: the model's.
         max_model_len: the context: prompt and completion in tokens.
+        vocab_size: how many token ids the model knows; None: all.
 
     Raises:
         InvalidTemplate: the prompt does not parse, or its arguments are not ``task.names``.
         InvalidConfig: choices that cannot be told apart, an unknown overflow policy, a clock that is no date.
     """
 
-    def __init__(self, task: TaskSpec, tokenizer: Tokenizer, max_model_len: int) -> None:
+    def __init__(self, task: TaskSpec, tokenizer: Tokenizer, max_model_len: int, vocab_size: int | None = None) -> None:
         check_policy(task.on_overflow)
         standing_clock(task.clock)
         if task.choices is not None:
@@ -57,6 +59,7 @@ class TextTask:
         self._task = task
         self._tokenizer = tokenizer
         self._max_model_len = max_model_len
+        self._vocab_size = vocab_size
         self._drafts = DraftBuilder(task, tokenizer)
         self._choices: dict[str, ChoiceIds] = {}
 
@@ -83,6 +86,12 @@ class TextTask:
             # One more than the longest: a choice that begins another one ends with a stop id.
             sampling = replace(sampling, max_tokens=max(map(len, choices)) + 1)
         fitted = self._fit(draft, sampling.max_tokens)
+        if not fitted.ids:
+            raise EmptyPrompt(
+                "The prompt has no token, for its text is empty and this model begins none itself; "
+                "set skip_blank=True or give the template words of its own."
+            )
+        self._check_known(fitted.ids)
         return Prompt(
             ids=fitted.ids,
             sampling=sampling,
@@ -110,8 +119,18 @@ class TextTask:
         if end not in self._choices:
             open_end = not self._tokenizer.has_chat_template and not end[-1:].isspace()
             texts = [" " + choice if open_end else choice for choice in self._task.choices]
-            self._choices[end] = choice_ids(texts, tokenizer=self._tokenizer, prompt_end=end)
+            found = choice_ids(texts, tokenizer=self._tokenizer, prompt_end=end)
+            self._check_known([token_id for ids in found for token_id in ids])
+            self._choices[end] = found
         return self._choices[end]
+
+    def _check_known(self, ids: Sequence[int]) -> None:
+        """A GPU that is asked for a row of the embedding that is not there is lost to its process."""
+        if self._vocab_size is not None and (largest := max(ids)) >= self._vocab_size:
+            raise UnknownToken(
+                f"The tokenizer gives the id {largest}, and the model knows {self._vocab_size}; use the tokenizer that the model was "
+                "trained with, or resize the model's embedding for the tokens that were added."
+            )
 
 
 def _failed(request: Request, error: RowError) -> Completion:

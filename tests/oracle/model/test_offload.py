@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,3 +61,15 @@ def test_what_cannot_be_had_together_or_without_a_package_is_said(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(MissingDependency, match="accelerate"):
         load(folder, weights_memory=10_000)
+
+
+def test_an_embedding_that_has_no_room_is_refused_with_what_it_needs_and_what_is_named_is_enough(
+    tmp_path: Path,
+) -> None:
+    tiny.model("llama", vocab_size=8192).save_pretrained(tmp_path)  # 2 MB, of 2.3
+    with pytest.raises(InsufficientMemory, match=r"first weights .* 2097152") as raised:
+        create_engine(tiny.spec(weights_memory=1_000_000), tmp_path)
+    least = int(re.findall(r"give it (\d+)", str(raised.value))[0])
+    engine = create_engine(tiny.spec(weights_memory=least), tmp_path)
+    assert engine.info.label.startswith("paged/")
+    assert all(len(tokens) == 3 for tokens in tiny.greedy(engine, PROMPTS, 3))

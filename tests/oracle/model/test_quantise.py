@@ -44,7 +44,7 @@ def test_in_four_bits_the_output_layer_keeps_eight(folder: Path) -> None:
     assert model.lm_head.kernel in {kernel.kernel for kernel in KERNELS["int8"]["cpu"]}
 
 
-@pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt2", "qwen3", "opt", "mixtral"])
+@pytest.mark.parametrize("kind", ["llama", "gemma2", "gpt2", "qwen3", "opt"])
 @pytest.mark.parametrize("dtype", ["int8", "int4"])
 def test_the_engine_packs_quantised_models_and_gives_what_each_prompt_gives_alone(kind: str, dtype: str) -> None:
     model = tiny.model(kind)
@@ -114,6 +114,11 @@ def test_a_shape_that_a_kernel_cannot_serve_gets_another_one(monkeypatch: pytest
     others = {name for name, kernel in kernels.items() if kernel != "of_eight"}
     assert others == {"model.layers.0.mlp.shared_expert_gate"}
     assert kernel_of(model) == "of_eight"
+
+
+def test_a_model_whose_experts_would_stay_as_they_are_is_refused() -> None:
+    with pytest.raises(UnsupportedModel, match="Most weights of mixtral are no linear layers"):
+        quantise(tiny.model("mixtral", intermediate_size=512), "int8", device="cpu", rest=torch.float32)
 
 
 def test_a_model_without_linear_layers_is_refused() -> None:

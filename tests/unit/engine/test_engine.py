@@ -377,3 +377,15 @@ def test_a_closed_engine_has_closed_its_runner() -> None:
     engine = engine_of()
     engine.close()
     assert runner_of(engine)._blocks == []
+
+
+def test_a_prompt_without_tokens_fails_and_holds_up_nobody() -> None:
+    engine = engine_of()
+    for number, ids in enumerate(([5] * 20, [], [6] * 9)):
+        engine.add(request(number, ids, max_tokens=4))
+    ended = {}
+    for _ in range(100):
+        ended |= {output.request_id: output.error for output in engine.step() if output.finish_reason}
+    assert not engine.has_work()
+    assert {number: error and error[0] for number, error in ended.items()} == {0: None, 1: "EMPTY_PROMPT", 2: None}
+    assert engine.stats()["failed_steps"] == 0

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from sparkinfer.errors import DeviceNotFound
+from sparkinfer.model import cgroup
 from sparkinfer.model.devices import CPU, cpu_threads, device_set
 
 MIG = "MIG-4e5e1b9f-0f1c-5c2b-9b1f-0a1b2c3d4e5f"
@@ -86,3 +88,28 @@ def test_nothing_heavy_is_imported_to_decide() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("own", "files", "expected"),
+    [
+        ("0::/a/b\n", {"a/b/cpu.max": "200000 100000", "a/cpu.max": "max 100000"}, 2),
+        ("0::/a/b\n", {"a/b/cpu.max": "max 100000", "a/cpu.max": "150000 100000"}, 2),
+        ("0::/a/b\n", {"cpu.max": "100000 100000", "a/b/cpu.max": "300000 100000"}, 1),
+        ("3:cpu,cpuacct:/a\n", {"cpu/a/cpu.cfs_quota_us": "300000", "cpu/a/cpu.cfs_period_us": "100000"}, 3),
+        ("3:cpu,cpuacct:/a\n", {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, None),
+        ("0::/\n", {}, None),
+    ],
+)
+def test_the_least_quota_of_the_control_groups_above_this_process_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: str, files: dict[str, str], expected: int | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text + "\n")
+    (tmp_path / "own").write_text(own)
+    monkeypatch.setattr(cgroup, "_ROOT", tmp_path)
+    monkeypatch.setattr(cgroup, "_OWN", tmp_path / "own")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
+    assert cpu_threads() == (expected or 64)
+    assert cpu_threads(7) == 7

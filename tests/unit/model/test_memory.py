@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sparkinfer.errors import InsufficientMemory
-from sparkinfer.model import memory
+from sparkinfer.model import cgroup, memory
 from tests.support.model_folders import CONFIG, write_model, write_sharded
 
 
@@ -52,13 +52,14 @@ def test_this_host_has_memory_within_its_limit() -> None:
     assert 0 < memory.available() <= memory.limit()
 
 
-def cgroup(tmp_path, monkeypatch, files: dict[str, str]) -> None:
+def make_cgroup(tmp_path, monkeypatch, files: dict[str, str]) -> None:
     for name, text in files.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    monkeypatch.setattr(memory, "_CGROUP_ROOT", tmp_path)
-    monkeypatch.setattr(memory, "_cgroup_folders", lambda: [tmp_path, tmp_path / "memory"])
+    (tmp_path / "own").write_text("0::/\n4:memory:/\n")
+    monkeypatch.setattr(cgroup, "_ROOT", tmp_path)
+    monkeypatch.setattr(cgroup, "_OWN", tmp_path / "own")
 
 
 def test_a_containers_limit_of_version_2_counts_without_page_cache(tmp_path, monkeypatch) -> None:
@@ -67,7 +68,7 @@ def test_a_containers_limit_of_version_2_counts_without_page_cache(tmp_path, mon
         "memory.current": "83886080\n",
         "memory.stat": "anon 1\ninactive_file 31457280\n",
     }
-    cgroup(tmp_path, monkeypatch, files)
+    make_cgroup(tmp_path, monkeypatch, files)
     assert memory.limit() == 100 * 2**20
     assert memory.available() == 50 * 2**20
 
@@ -78,8 +79,8 @@ def test_a_containers_limit_of_version_1_counts_and_none_does_not(tmp_path, monk
         "memory/memory.usage_in_bytes": "52428800",
         "memory.max": "max\n",
     }
-    cgroup(tmp_path, monkeypatch, files)
+    make_cgroup(tmp_path, monkeypatch, files)
     assert memory.limit() == 100 * 2**20
     assert memory.available() == 50 * 2**20
-    cgroup(tmp_path, monkeypatch, {"memory/memory.limit_in_bytes": str(2**63 - 4096)})
+    make_cgroup(tmp_path, monkeypatch, {"memory/memory.limit_in_bytes": str(2**63 - 4096)})
     assert memory.limit() > 100 * 2**20

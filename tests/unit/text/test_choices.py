@@ -49,3 +49,13 @@ def test_two_choices_with_the_same_tokens_are_refused() -> None:
 def test_choices_that_cannot_be_told_apart_are_refused(choices: list[str]) -> None:
     with pytest.raises(InvalidConfig, match="choices"):
         check_choices(choices)
+
+
+def test_a_choice_that_begins_another_needs_a_token_that_ends_it() -> None:
+    class Endless(ByteTokenizer):
+        stop_ids = frozenset()
+
+    with pytest.raises(InvalidConfig, match="'no' begins another one"):
+        choice_ids(["no way", "no"], tokenizer=Endless(), prompt_end="x:")
+    assert len(choice_ids(["no way", "no"], tokenizer=ByteTokenizer(), prompt_end="x:")) == 2
+    assert len(choice_ids(["no", "yes"], tokenizer=Endless(), prompt_end="x:")) == 2

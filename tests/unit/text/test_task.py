@@ -243,3 +243,33 @@ def test_a_null_beside_other_values_is_an_empty_text_with_a_warning() -> None:
     whole = task.prepare(request("x", ""))
     assert isinstance(whole, Prompt)
     assert whole.warnings == ()
+
+
+def test_a_prompt_without_a_token_fails_its_row() -> None:
+    class Bare(PlainTokenizer):
+        """It begins no text with a token of its own."""
+
+        def encode(self, text: str, *, bos: bool = False, control: bool = True) -> list[int]:
+            return super().encode(text)
+
+    empty = {"prompt": "{text}", "names": ("text",)}
+    completion = failed(text_task(tokenizer=Bare(), **empty).prepare(request("")))
+    assert completion.error_code == "EMPTY_PROMPT"
+    assert completion.error_message is not None
+    assert "skip_blank" in completion.error_message
+    assert isinstance(text_task(tokenizer=Bare(), **empty).prepare(request("a")), Prompt)
+    assert isinstance(text_task(tokenizer=PlainTokenizer(), **empty).prepare(request("")), Prompt), "it begins with bos"
+
+
+def test_a_token_that_the_model_does_not_know_fails_its_row() -> None:
+    spec = TaskSpec(prompt="{text}", names=("text",))
+    task = TextTask(spec, PlainTokenizer(), 500, vocab_size=ord("z") + 3)
+    completion = failed(task.prepare(request("jazz")))
+    assert completion.error_code == "UNKNOWN_TOKEN"
+    assert completion.error_message is not None
+    assert f"the id {ord('z') + 3}, and the model knows {ord('z') + 3};" in completion.error_message
+    assert isinstance(task.prepare(request("blues")), Prompt)
+    closed = TextTask(
+        TaskSpec(prompt="{text}", names=("text",), choices=("jazz", "blues")), BYTES, 500, vocab_size=ord("z") + 3
+    )
+    assert failed(closed.prepare(request("a"))).error_code == "UNKNOWN_TOKEN"
