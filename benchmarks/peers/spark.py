@@ -22,7 +22,7 @@ class Peer:
         """Start the session and, by one short row, the engine."""
         from sparkinfer import llm_udf
 
-        self._spark = local_session(
+        self.session = local_session(
             self._setting,
             slots=self._slots,
             config={
@@ -46,7 +46,7 @@ class Peer:
         """Collect the column."""
         from pyspark.sql import functions as F
 
-        rows = frame(self._spark, asks, partitions=self._slots)
+        rows = frame(self.session, asks, partitions=self._slots)
         answer = self._udf("text", params=F.struct("max_tokens"))
         began = time.time()
         found = (
@@ -69,7 +69,7 @@ class Peer:
         from sparkinfer.host.running import metrics
 
         if self._engine_place is None:
-            self._engine_place = engine_place(self._spark)
+            self._engine_place = engine_place(self.session)
         (counters,) = metrics(self._engine_place)
         steps, batched = counters["steps"] - self._seen[0], counters["batched"] - self._seen[1]
         self._seen = (counters["steps"], counters["batched"])
@@ -81,7 +81,7 @@ class Peer:
 
     def close(self) -> None:
         """End Spark and with it the engine."""
-        self._spark.stop()
+        self.session.stop()
 
 
 def engine_place(spark: Any) -> Any:

@@ -50,6 +50,7 @@ class EngineLoop(threading.Thread):
         self._stopping = False
         self._stats_time = 0.0
         self.stepping_since: float | None = None
+        self._step_s = 0.0
         self.stats: dict[str, float] = engine.stats()
 
     def add(self, work: Work) -> None:
@@ -98,7 +99,8 @@ class EngineLoop(threading.Thread):
     def _obey(self) -> None:
         is_idle = not self._engine.has_work() and not self._waiting
         if is_idle or time.monotonic() - self._stats_time > _STATS_AGE:
-            self.stats = self._engine.stats()  # a copy: the engine itself is this thread's alone
+            # A copy: the engine itself is this thread's alone.
+            self.stats = {**self._engine.stats(), "step_s": self._step_s}
             self._stats_time = time.monotonic()
         for command in self._next_commands(block=is_idle):
             command()
@@ -128,9 +130,10 @@ class EngineLoop(threading.Thread):
 
     def _step(self) -> None:
         self._note_running()
-        self.stepping_since = time.monotonic()
+        self.stepping_since = began = time.monotonic()
         outputs = self._engine.step()
         self.stepping_since = None
+        self._step_s += time.monotonic() - began
         if not outputs:
             self._wait_for_more()
             return

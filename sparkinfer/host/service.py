@@ -172,7 +172,7 @@ class Service:
         self._progress.write(self.gauges())
 
     def stats(self) -> dict[str, float]:
-        """Counters since the load: rows, memo_hits, twins, retries, clients, and the engine's own (requests, steps, tokens ...)."""
+        """Counters since the load: rows, memo_hits, twins, retries, clients, step_s (seconds of all steps), and the engine's own (requests, steps, tokens ...)."""
         with self._lock:
             counts = {**self._counts, "clients": len(self._sessions), "in_flight": len(self._works)}
         return {**self.loop.stats, **self.gauges(), **counts}
