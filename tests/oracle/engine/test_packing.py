@@ -137,11 +137,10 @@ def test_rows_without_numbers_do_not_count_as_finished(monkeypatch: pytest.Monke
     engine = tiny.engine(model)
     with torch.no_grad():
         model.model.norm.weight.fill_(float("nan"))
-    (answer,) = tiny.answers(
-        engine, [EngineRequest(request_id=0, prompt_ids=[5, 6], sampling=SamplingParams(max_tokens=4))]
-    )
-    assert answer.last is not None
-    assert answer.last.error is not None
+    engine.add(EngineRequest(request_id=0, prompt_ids=[5, 6], sampling=SamplingParams(max_tokens=4)))
+    (output,) = engine.step()
+    assert output.error is not None
+    assert output.error[0] == "INFERENCE_FAILED"
     stats = engine.stats()
     assert (stats["finished"], stats["failed"], stats["completion_tokens"]) == (0, 1, 0)
 
