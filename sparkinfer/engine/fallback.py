@@ -22,7 +22,7 @@ from sparkinfer.engine.base import EngineInfo, EngineRequest, TokenOutput
 from sparkinfer.engine.constraints import longest
 from sparkinfer.engine.device_errors import ended_by_device_errors
 from sparkinfer.engine.plan import RunnerLost, SampledToken
-from sparkinfer.engine.row_errors import row_error
+from sparkinfer.engine.row_errors import no_token_error, row_error
 from sparkinfer.engine.sampler import Sampler
 from sparkinfer.engine.sequence import Sequence
 from sparkinfer.engine.stats import EngineStats
@@ -66,6 +66,9 @@ class StaticEngine:
             return []
         sequence = self._next()
         self._stats.steps += 1
+        if not sequence.num_prompt:
+            self._waiting.pop(sequence.request_id)
+            return [self._fail(sequence, *no_token_error())]
         try:
             with ended_by_device_errors():
                 output = self._answer(sequence)

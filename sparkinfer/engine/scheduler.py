@@ -22,8 +22,9 @@ from sparkinfer.engine.budget import TokenBudget
 from sparkinfer.engine.guesses import MOST, Guesses
 from sparkinfer.engine.plan import PlannedSequence, StepPlan
 from sparkinfer.engine.prefix_cache import PrefixCache
+from sparkinfer.engine.row_errors import no_token_error
 from sparkinfer.engine.sequence import Sequence, SequenceStatus
-from sparkinfer.errors import EmptyPrompt, OutOfMemory
+from sparkinfer.errors import OutOfMemory
 
 
 class Scheduler:
@@ -123,7 +124,7 @@ class Scheduler:
     def unfit_error(self, sequence: Sequence) -> tuple[str, str]:
         """Code and sentence for one of :meth:`unfit`."""
         if not sequence.num_prompt:
-            return (EmptyPrompt.code, "The prompt has no token, so that there is nothing to go on from.")
+            return no_token_error()
         needed = self.pool.blocks_for(len(sequence.token_ids) + 1)
         message = (
             f"The row's {len(sequence.token_ids)} tokens need {needed} KV blocks and the engine has {self.pool.num_blocks} of "

@@ -139,7 +139,7 @@ def _lengths(model: PreTrainedModel, shapes: Sequence[LayerShape], max_model_len
     affordable = int(_BUDGET_FLOPS / (2 * max(model.num_parameters(), 1)))
     windows = {shape.window for shape in shapes if shape.window}
     beyond = [window + 9 for window in windows if window + 9 <= max(affordable, 64)]
-    return [min(length, max_model_len - _DECODES) for length in (*_SHORT, *beyond)]
+    return [max(1, min(length, max_model_len - _DECODES)) for length in (*_SHORT, *beyond)]
 
 
 def _prompts(lengths: list[int], vocab_size: int) -> list[list[int]]:

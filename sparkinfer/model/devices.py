@@ -166,6 +166,6 @@ def _cpus_of(folder: Path) -> int | None:
             period = (folder / "cpu.cfs_period_us").read_text().strip()
         except OSError:
             return None
-    if quota == "max" or int(quota) <= 0:
-        return None
+    if not (quota.isdigit() and period.isdigit()) or int(quota) == 0 or int(period) == 0:
+        return None  # "max", -1, or a file that says nothing
     return -(-int(quota) // int(period))

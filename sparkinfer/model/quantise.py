@@ -131,9 +131,12 @@ def _largest_inputs(
     model: PreTrainedModel, places: list[_Place], prompts: Sequence[Sequence[int]]
 ) -> dict[_Place, torch.Tensor]:
     """float32 [in] of each layer: the largest size of each channel of its input over the prompts."""
+    known = model.get_input_embeddings().num_embeddings
     if not prompts:
         generator = torch.Generator().manual_seed(1)
-        prompts = torch.randint(0, model.get_input_embeddings().num_embeddings, (4, 32), generator=generator).tolist()
+        prompts = torch.randint(0, known, (4, 32), generator=generator).tolist()
+    context = getattr(model.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    prompts = [[token_id for token_id in prompt if token_id < known][:context] for prompt in prompts]
     found: dict[_Place, torch.Tensor] = {}
 
     def watch(place: _Place) -> Callable[[nn.Module, tuple[Any, ...]], None]:
@@ -145,8 +148,8 @@ def _largest_inputs(
 
     hooks = [place.layer.register_forward_pre_hook(watch(place)) for place in places]
     try:
-        for prompt in prompts:
-            model(input_ids=torch.tensor([list(prompt)], device=model.device), use_cache=False)
+        for prompt in filter(None, prompts):
+            model(input_ids=torch.tensor([prompt], device=model.device), use_cache=False)
     finally:
         for hook in hooks:
             hook.remove()

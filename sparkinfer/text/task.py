@@ -60,6 +60,8 @@ class TextTask:
         self._tokenizer = tokenizer
         self._max_model_len = max_model_len
         self._vocab_size = vocab_size
+        known = (i for i in tokenizer.stop_ids if vocab_size is None or i < vocab_size)  # no others can come out
+        self._stop_ids = frozenset(known)
         self._drafts = DraftBuilder(task, tokenizer)
         self._choices: dict[str, ChoiceIds] = {}
 
@@ -96,7 +98,7 @@ class TextTask:
             ids=fitted.ids,
             sampling=sampling,
             choices=choices,
-            stop_ids=frozenset() if sampling.ignore_eos and choices is None else self._tokenizer.stop_ids,
+            stop_ids=frozenset() if sampling.ignore_eos and choices is None else self._stop_ids,
             warnings=(*draft.warnings, *([fitted.warning] if fitted.warning else [])),
         )
 

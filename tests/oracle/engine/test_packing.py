@@ -210,3 +210,19 @@ def _items(spans: list[tuple[int, int]], block_size: int) -> list[PlannedSequenc
         sequence.block_ids = [blocks.pop() for _ in range(number)]
         items.append(PlannedSequence(sequence, start, count, True))
     return items
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_a_context_of_hardly_a_token_is_packed_too(length: int) -> None:
+    assert tiny.engine(tiny.model("llama"), max_model_len=length).info.label == "paged/cpu-numba/fp32"
+
+
+def test_a_prompt_without_tokens_fails_on_the_slow_path_as_on_the_packed_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "CpuAttention", _Raises)
+    engine = tiny.engine(tiny.model("llama"))
+    assert engine.info.label.startswith("static")
+    engine.add(EngineRequest(request_id=0, prompt_ids=[], sampling=SamplingParams(max_tokens=2)))
+    (output,) = engine.step()
+    assert output.error is not None
+    assert output.error[0] == "EMPTY_PROMPT"
+    assert not engine.has_work()

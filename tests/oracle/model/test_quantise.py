@@ -134,3 +134,14 @@ def test_a_model_without_linear_layers_is_refused() -> None:
 def test_the_dtype_named_in_a_spec_reaches_the_engine(folder: Path) -> None:
     spec: EngineSpec = replace(tiny.spec(), dtype="int8")
     assert "/int8-" in create_engine(spec, folder).info.label
+
+
+@pytest.mark.parametrize("kernel", KERNELS["int8"]["cpu"])
+def test_a_calibration_keeps_to_the_ids_and_positions_that_the_model_has(
+    monkeypatch: pytest.MonkeyPatch, kernel: type[QuantisedLinear]
+) -> None:
+    monkeypatch.setitem(KERNELS["int8"], "cpu", (kernel,))
+    monkeypatch.setattr(quantise_module, "_trial", lambda *_: 1.0)
+    model = tiny.model("gpt2", n_positions=32)
+    quantise(model, "int8", device="cpu", rest=torch.float32, prompts=[[5, 10**6, *range(60)], [10**6]])
+    assert kernel_of(model) is not None

@@ -273,3 +273,16 @@ def test_a_token_that_the_model_does_not_know_fails_its_row() -> None:
         TaskSpec(prompt="{text}", names=("text",), choices=("jazz", "blues")), BYTES, 500, vocab_size=ord("z") + 3
     )
     assert failed(closed.prepare(request("a"))).error_code == "UNKNOWN_TOKEN"
+
+
+def test_a_stop_id_that_the_model_does_not_know_is_none() -> None:
+    fields = {"prompt": "{text}", "names": ("text",), "choices": ("no", "no way")}
+    prompts = [TextTask(TaskSpec(**fields), BYTES, 500, vocab_size=size).prepare(request("a")) for size in (None, 300)]
+    assert [prompt.stop_ids for prompt in prompts if isinstance(prompt, Prompt)] == [BYTES.stop_ids] * 2
+
+    class Far(ByteTokenizer):
+        stop_ids = frozenset({2, 900})
+
+    (far,) = [TextTask(TaskSpec(**fields), Far(), 500, vocab_size=300).prepare(request("a"))]
+    assert isinstance(far, Prompt)
+    assert far.stop_ids == {2}
