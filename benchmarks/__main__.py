@@ -4,10 +4,9 @@
     make bench ONLY=extract,ours,row_by_row          # workloads and peers by name
     python -m benchmarks --quick                     # a few rows, one repeat, nothing tuned: does it work?
 
-A run that is broken off goes on where it was: each finished cell lies in out/bench, under the code that it depends on; a run that ends
-removes them, unless --keep says that a later run shall measure again only what has changed. Peers in environments of their own
-(``make bench-envs``) are left out where they are not installed. Cells are removed by a full run without failures only. It writes benchmarks/results/latest.json,
-docs/performance.svg and the table in docs/performance.md; a partial or quick one only prints, unless --publish says otherwise.
+A run that is broken off goes on where it was: each finished cell lies in out/bench, under the code that it depends on; a full run without
+failures removes them, unless --keep says that a later run shall measure again only what has changed. Peers in environments of their
+own (``make bench-envs``) are left out where they are not installed. A full run writes benchmarks/results/latest.json, docs/performance.svg and the table in docs/performance.md; a partial or quick one only prints, unless --publish says otherwise.
 """
 
 from __future__ import annotations

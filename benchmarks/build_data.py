@@ -104,8 +104,10 @@ def answer() -> None:
     folder = fetch(resolve("sample"))
     tokenizer, model = AutoTokenizer.from_pretrained(folder), load(folder, dtype="fp32", attention="sdpa")
     model.generation_config.eos_token_id = None  # min_new_tokens would ban the end token instead of passing over it
-    for name, workload in ((w.name, w) for w in WORKLOADS.values() if not w.rows_of):
-        rows = pq.read_table(DATA / f"{name}.parquet").to_pylist()
+    for name, workload in WORKLOADS.items():
+        if workload.rows_of:  # answered there
+            continue
+        rows = pq.read_table(workload.file).to_pylist()
         wanted = len(read_rows(workload, num_rows=workload.rows).first)
         for index in range(wanted):
             row = rows[index]

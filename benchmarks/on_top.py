@@ -9,12 +9,14 @@ Spark's processes take from the engine's cores meanwhile is told as CPU seconds:
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import tempfile
 import time
-from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+import psutil
 
 from benchmarks.peers import Ask, Setting
 from benchmarks.peers.spark import Peer, engine_place
@@ -22,35 +24,17 @@ from benchmarks.workloads import MAX_MODEL_LEN, WORKLOADS, read_rows
 from sparkinfer.host.running import metrics, running_engines
 from sparkinfer.model import fetch, resolve
 
-TICKS = os.sysconf("SC_CLK_TCK")
 
-
-def cpu_seconds() -> dict[int, float]:
-    """Of each process on this machine that may be looked at."""
+def cpu_seconds(*, but: int) -> dict[int, float]:
+    """Of this process and all below it, without one of them and what is below that."""
     found = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                values = (folder / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            found[int(folder.name)] = (int(values[11]) + int(values[12])) / TICKS
+    others = {but, *(child.pid for child in psutil.Process(but).children(recursive=True))}
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        if process.pid not in others:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                times = process.cpu_times()
+                found[process.pid] = times.user + times.system
     return found
-
-
-def family(pid: int) -> set[int]:
-    """A process and all below it."""
-    parents = {}
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    members = {pid}
-    while more := {child for child, parent in parents.items() if parent in members} - members:
-        members |= more
-    return members
 
 
 def main() -> None:
@@ -83,11 +67,15 @@ def main() -> None:
             (engine,) = running_engines(place.folder)
             for given in [rows.first, rows.warm][: asked.rounds]:
                 asks = [Ask(text=row.text, max_tokens=row.max_tokens, prompt_ids=[]) for row in given]
-                before, steps, began = cpu_seconds(), metrics(place)[0]["step_s"], time.perf_counter()
+                before, steps, began = (
+                    cpu_seconds(but=engine.mark.pid),
+                    metrics(place)[0]["step_s"],
+                    time.perf_counter(),
+                )
                 peer.run(asks, {})
                 wall, steps = time.perf_counter() - began, metrics(place)[0]["step_s"] - steps
-                spark = family(os.getpid()) - family(engine.mark.pid)
-                used = sum(now - before.get(pid, 0.0) for pid, now in cpu_seconds().items() if pid in spark)
+                after = cpu_seconds(but=engine.mark.pid)
+                used = sum(now - before.get(pid, 0.0) for pid, now in after.items())
                 print(
                     f"| {name} | {len(asks)} | {wall:.1f} | {steps:.1f} | {wall / steps - 1:.1%} | {used:.1f} "
                     f"| {used / wall / asked.threads:.1%} |",

@@ -41,7 +41,7 @@ def multiply_few_rows(model: PreTrainedModel, *, threads: int) -> dict[tuple[int
     """Let linear layers use the kernel, for float32 on the CPU.
 
     Args:
-        model: in eval mode; changed in place, and run once.
+        model: in eval mode; changed in place, and run once where anything is.
         threads: of a product.
 
     Returns:
@@ -60,7 +60,8 @@ def multiply_few_rows(model: PreTrainedModel, *, threads: int) -> dict[tuple[int
     for layer in layers:
         if _shape(layer) not in served:
             served[_shape(layer)] = _served_rows(layer, multiply)
-    for group in _with_the_same_input(model, [layer for layer in layers if served[_shape(layer)][1]]):
+    ours = [layer for layer in layers if served[_shape(layer)][1]]
+    for group in _with_the_same_input(model, ours) if ours else ():
         products = Products(group, multiply, [served[_shape(layer)] for layer in group])
         for place, layer in enumerate(group):
             layer.forward = partial(products.forward, place)  # type: ignore[method-assign]
