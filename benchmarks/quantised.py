@@ -2,7 +2,7 @@
 
     python -m benchmarks.quantised [--rows 1000] [--dtypes int8,int4] [--threads 2]
 
-Each row is asked for a label out of two (examples before it, so that both labels occur), and for its first free token. Agreement
+Each row is asked for a label out of eight (examples before it, so that several occur), and for its first free token. Agreement
 is with fp32; seconds are those of the label run, on engines that have been warmed up. int8 and int4 take turns with fp32 in slices of
 the rows, so that a slow stretch of the machine meets all of them.
 """
@@ -32,17 +32,20 @@ from sparkinfer.text.tokenizer import Tokenizer
 from sparkinfer.types import Request, SamplingParams
 
 SLICE = 100
-PROMPT = """Reviews of food, and what the customer thinks of it: great or poor.
+LABELS = ("coffee", "tea", "sweets", "snack", "pets", "drink", "cooking", "health")
+PROMPT = """Reviews of food, and the shelf that each belongs to: coffee, tea, sweets, snack, pets, drink, cooking or health.
 Review: My dog loves these and they arrived fast. Will order again.
-Verdict: great
-Review: Stale, and half of the bag was crumbs. The picture shows something else.
-Verdict: poor
-Review: The best coffee that I have had from a pod, and at a fair price.
-Verdict: great
-Review: Tasted of chemicals, I threw it away.
-Verdict: poor
+Shelf: pets
+Review: Stale chips, and half of the bag was crumbs. The picture shows something else.
+Shelf: snack
+Review: The best dark roast that I have had from a pod, and at a fair price.
+Shelf: coffee
+Review: A few drops in a glass of water and my children ask for more. Too sweet for me.
+Shelf: drink
+Review: I bake bread with it every Sunday; it rises well and has no strange taste.
+Shelf: cooking
 Review: {text}
-Verdict:"""
+Shelf:"""
 
 
 @dataclass
@@ -116,8 +119,8 @@ def main() -> None:
         engines[dtype], tokenizer = load_engine(spec, fetch(ref))
         info = engines[dtype].info
         seen[dtype] = Seen(info.label, info.weights_bytes / 2**20)
-        ask(engines[dtype], prompts(given[:8], tokenizer, choices=("great", "poor")))
-    closed, free = (prompts(given, tokenizer, choices=choices) for choices in (("great", "poor"), None))
+        ask(engines[dtype], prompts(given[:8], tokenizer, choices=LABELS))
+    closed, free = (prompts(given, tokenizer, choices=choices) for choices in (LABELS, None))
     for start in range(0, len(given), SLICE):
         for dtype, engine in engines.items():
             began = time.perf_counter()

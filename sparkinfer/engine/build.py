@@ -15,9 +15,10 @@ from sparkinfer.engine import fused, probe, selfcheck, small_products
 from sparkinfer.engine.attention.base import Attention, LayerShape
 from sparkinfer.engine.base import EngineInfo
 from sparkinfer.engine.compiled import compile_layers
-from sparkinfer.engine.graphs import Recorder, cuda_recorder
+from sparkinfer.engine.graphs import DecodeGraphs, cuda_recorder
 from sparkinfer.engine.kv import KvPool, block_bytes
-from sparkinfer.engine.runner import PackedRunner
+from sparkinfer.engine.replays import PATIENCE, Replays
+from sparkinfer.engine.runner import ModelForward, PackedRunner, Recordings
 from sparkinfer.engine.sampler import Sampler
 from sparkinfer.errors import InsufficientMemory, SelfCheckFailed
 from sparkinfer.model.memory import available
@@ -84,20 +85,20 @@ def build_runner(
         _LOG.info("rows that our own products take: %s", small_products.multiply_few_rows(model, threads=threads))
     sampler = sampler_of(model)
 
-    def runner(num_blocks: int, max_model_len: int, *, recorded: bool) -> PackedRunner:
-        is_padded = settings.strict or recorded  # by one block that no sequence owns
-        pool, attention = _pool(shapes, num_blocks + is_padded, spec, model, threads)
-        recorder = _recorder(attention) if recorded else None
-        kernel = attention.name + ("-graphs" if recorder else "")
-        label = f"paged/{info.device}-{kernel}/{info.dtype}" + (f"/tp{ranks}" if ranks > 1 else "")
+    def runner(num_blocks: int, max_model_len: int, *, recorded: bool, is_trial: bool = False) -> PackedRunner:
+        # One more, which no sequence owns, for padding.
+        pool, attention = _pool(shapes, num_blocks + 1, spec, model, threads)
+        kind, recordings = _recordings(attention, pool, model, is_trial=is_trial) if recorded else ("", None)
+        label = f"paged/{info.device}-{attention.name}{kind}/{info.dtype}" + (f"/tp{ranks}" if ranks > 1 else "")
         return PackedRunner(
             model,
-            pool=pool,
+            num_blocks=num_blocks,
+            block_size=settings.block_size,
             attention=attention,
             sampler=sampler,
             info=replace(info, label=label, kv_bytes=pool.num_bytes * ranks, max_model_len=max_model_len),
             strict=settings.strict,
-            recorder=recorder,
+            recordings=recordings,
         )
 
     def proves_itself(*, recorded: bool) -> bool:
@@ -105,14 +106,14 @@ def build_runner(
         tried: list[PackedRunner] = []
 
         def try_out(num_blocks: int) -> PackedRunner:
-            tried.append(runner(num_blocks, info.max_model_len, recorded=recorded))
+            tried.append(runner(num_blocks, info.max_model_len, recorded=recorded, is_trial=True))
             return tried[-1]
 
         _LOG.info("self-check: %s", selfcheck.check(model, alone, try_out))
         return tried[-1].records
 
     try:
-        recorded = _proof(proves_itself, may_record=_may_record(model, settings))
+        recorded = _proof(proves_itself, may_record=_may_record(model, settings) and not compiled)
     except SelfCheckFailed:
         for module in unchanged:  # who runs the model in another way shall have it as it was
             vars(module).pop("forward", None)
@@ -121,7 +122,8 @@ def build_runner(
 
 
 def _may_record(model: PreTrainedModel, settings: EngineSettings) -> bool:
-    return model.device.type == "cuda" and not settings.strict and ranks_of(model) == 1
+    places = set((getattr(model, "hf_device_map", None) or {}).values())  # layers on disk are other tensors each time
+    return not settings.strict and ranks_of(model) == 1 and len(places) <= 1
 
 
 def _proof(proves_itself: Callable[..., bool], *, may_record: bool) -> bool:
@@ -155,11 +157,24 @@ def _pool(
     return pool, best_attention(pool)
 
 
-def _recorder(attention: Attention) -> Recorder | None:
-    """How decode steps are recorded; None where they cannot be. On a CPU nothing is won by it."""
+def _recordings(
+    attention: Attention, pool: KvPool, model: PreTrainedModel, *, is_trial: bool
+) -> tuple[str, Callable[[ModelForward], Recordings] | None]:
+    """How this kernel's steps are recorded, and what a label says of it; None where they cannot be."""
+    if model.device.type == "cpu":
+        return "", lambda forward: Replays(forward, attention, patience=0 if is_trial else PATIENCE)
     from sparkinfer.engine.attention.varlen import VarlenAttention
 
-    return cuda_recorder() if isinstance(attention, VarlenAttention) and attention.is_recordable else None
+    if not isinstance(attention, VarlenAttention) or not attention.is_recordable:
+        return "", None
+    return "-graphs", lambda forward: DecodeGraphs(
+        forward,
+        attention,
+        cuda_recorder(),
+        device=model.device,
+        padding_block=pool.num_blocks - 1,
+        block_size=pool.block_size,
+    )
 
 
 def _kv_blocks(

@@ -21,6 +21,7 @@ from transformers import PreTrainedModel
 
 from sparkinfer.engine.attention import hook
 from sparkinfer.engine.kernel_cache import use_kernel_cache
+from sparkinfer.engine.replays import run_kernel
 
 Forward = Callable[..., torch.Tensor]
 #: Sizes of the rows that are tried: a module that limits its numbers shows it on the large ones.
@@ -195,11 +196,13 @@ def _rotated(states: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, *, grai
 def _over_rows(few: Callable[..., None], many: Callable[..., None], arrays: tuple[Any, ...], grain: int) -> None:
     """Call the kernel for few rows, or from ``grain`` numbers on the one that deals them out to the threads."""
     if arrays[0].size < grain:
-        few(*arrays, 0, len(arrays[0]))
+        run_kernel(few, *arrays, 0, len(arrays[0]))
     else:
         import numba
 
-        many(*arrays, 4 * numba.get_num_threads())  # some pieces more than threads, for those that are held up
+        run_kernel(
+            many, *arrays, 4 * numba.get_num_threads()
+        )  # some pieces more than threads, for those that are held up
 
 
 def _rows(tensor: torch.Tensor) -> np.ndarray:

@@ -6,6 +6,9 @@ Logits are made only for the tokens that a sequence samples from.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
 import numpy as np
 import torch
 from transformers import PreTrainedModel
@@ -14,12 +17,22 @@ from sparkinfer.engine.attention import hook
 from sparkinfer.engine.attention.base import Attention, PackedBatch, pack, slices
 from sparkinfer.engine.base import EngineInfo
 from sparkinfer.engine.device_errors import ended_by_device_errors
-from sparkinfer.engine.graphs import DecodeGraphs, Recordable, Recorder
-from sparkinfer.engine.kv import KvPool
 from sparkinfer.engine.plan import StepPlan, StepResult
 from sparkinfer.engine.sampler import Sampler
 
 _STRICT_TOKENS = 64  # strict mode runs slices of exactly so many tokens
+
+ModelForward = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""``(ids [1, T], positions [1, T], rows [R]) -> logits [R, vocabulary]``, with the attention kernel behind it."""
+
+
+class Recordings(Protocol):
+    """Steps that are recorded once and replayed: ``replays.py`` on a CPU, ``graphs.py`` on a card."""
+
+    works: bool
+
+    def run(self, batch: PackedBatch) -> torch.Tensor | None:
+        """The logits of a step, its K/V stored; None for a step that has to be run as it is."""
 
 
 class PackedRunner:
@@ -27,42 +40,43 @@ class PackedRunner:
 
     Args:
         model: in eval mode, on its device; its attention implementation is set here.
-        pool: the blocks that plans speak of.
+        num_blocks: how many blocks of the pool plans may use; in strict mode the next one is for padding.
+        block_size: tokens of a block.
         attention: the kernel over that pool.
         sampler: draws the tokens.
         info: what runs.
         strict: give every forward the same shape, so that rounding cannot depend on the batch.
-        recorder: how decode steps are recorded and replayed, see ``graphs.py``; None: each is run anew.
+        recordings: makes of the model's forward what replays its steps; None: each is run anew.
     """
 
     def __init__(
         self,
         model: PreTrainedModel,
         *,
-        pool: KvPool,
+        num_blocks: int,
+        block_size: int,
         attention: Attention,
         sampler: Sampler,
         info: EngineInfo,
         strict: bool = False,
-        recorder: Recorder | None = None,
+        recordings: Callable[[ModelForward], Recordings] | None = None,
     ) -> None:
         hook.register()
         model.set_attn_implementation(hook.IMPLEMENTATION)
-        is_padded = strict or recorder is not None
-        self.num_blocks = pool.num_blocks - is_padded  # padding lives in a block of its own
-        self.block_size = pool.block_size
+        self.num_blocks = num_blocks
+        self.block_size = block_size
         self.info = info
         self.default_is_plain = sampler.repetition_penalty == 1.0
         self._model: PreTrainedModel | None = model
         self._attention: Attention | None = attention
         self._sampler = sampler
         self._strict = strict
-        self._graphs = None if recorder is None else self._graphs_of(attention, recorder)
+        self._recordings = None if recordings is None else recordings(self._model_logits)
 
     @property
     def records(self) -> bool:
-        """Whether decode steps are recorded, and all could be so far."""
-        return self._graphs is not None and self._graphs.works
+        """Whether steps are recorded, and all could be so far."""
+        return self._recordings is not None and self._recordings.works
 
     def run(self, plan: StepPlan) -> StepResult:
         """Run one step; see :class:`sparkinfer.engine.plan.Runner`."""
@@ -87,7 +101,7 @@ class PackedRunner:
     @torch.inference_mode()
     def logits(self, batch: PackedBatch) -> torch.Tensor:
         """Store the batch's K/V; float ``[len(batch.sample_rows), vocabulary]``."""
-        if self._graphs is not None and (logits := self._graphs.run(batch)) is not None:
+        if self._recordings is not None and (logits := self._recordings.run(batch)) is not None:
             return logits
         if not self._strict:
             return self._forward(batch, batch.sample_rows)
@@ -113,20 +127,9 @@ class PackedRunner:
         logits: torch.Tensor = output.logits[0]
         return logits
 
-    def _graphs_of(self, attention: Attention, recorder: Recorder) -> DecodeGraphs:
-        assert self._model is not None and isinstance(attention, Recordable), "this kernel cannot be recorded: a bug"
-        return DecodeGraphs(
-            self._model_logits,
-            attention,
-            recorder,
-            device=self._model.device,
-            padding_block=self.num_blocks,
-            block_size=self.block_size,
-        )
-
     def close(self) -> None:
         """Let model and pool go."""
-        self._model = self._attention = self._graphs = None
+        self._model = self._attention = self._recordings = None
 
 
 def _after_guesses(logits: torch.Tensor, drafts: list[tuple[int, ...]]) -> tuple[torch.Tensor, list[int]]:

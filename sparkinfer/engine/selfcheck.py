@@ -26,7 +26,7 @@ from sparkinfer.model.quantised import kept_activations
 from sparkinfer.types import SamplingParams
 
 _BUDGET_FLOPS = 30e9
-_DECODES = 2
+_DECODES = 3  # so that a step of all prompts comes twice: recorded, then replayed with other numbers
 _SHORT = (3, 18, 37)
 _TOLERANCE = {torch.float32: 2e-4, torch.bfloat16: 4e-2, torch.float16: 1e-2}  # of the largest logit
 _BATCH_WIDE_ROPE = ("dynamic", "longrope")  # frequencies follow the longest position of the whole batch

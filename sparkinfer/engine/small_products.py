@@ -20,6 +20,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from sparkinfer.engine.kernel_cache import use_kernel_cache
+from sparkinfer.engine.replays import run_kernel
 from sparkinfer.model.trial import best_of
 
 #: Numbers of rows that are tried: the kernel serves all up to the first of these at which it is the faster one.
@@ -101,7 +102,7 @@ class Products:
     def _products(self, hidden: torch.Tensor, count: int, first: int, last: int) -> list[torch.Tensor]:
         rows = hidden.reshape(count, hidden.shape[-1]).contiguous()
         outs = [rows.new_empty((count, weight.shape[0])) for weight in self._weights[first:last]]
-        self._multiply(tuple(out.numpy() for out in outs), rows.numpy(), tuple(self._arrays[first:last]))
+        run_kernel(self._multiply, tuple(out.numpy() for out in outs), rows.numpy(), tuple(self._arrays[first:last]))
         for out, bias in zip(outs, self._biases[first:last], strict=True):
             if bias is not None:
                 out.add_(bias)

@@ -105,10 +105,10 @@ def test_decode_steps_are_recorded_once_a_bucket_and_give_the_same_tokens() -> N
     engine = build_engine(model, tiny.spec(device="cuda"), dtype="bf16", device="cuda:0", threads=1)
     assert "-graphs/" in engine.info.label
     found = tiny.greedy(engine, prompts, NEW_TOKENS)
-    graphs = engine.runner._graphs
+    graphs = engine.runner._recordings
     made = dict(graphs._recordings)
     assert made
     assert tiny.greedy(engine, prompts, NEW_TOKENS) == found
     assert graphs._recordings == made
-    graphs._works = False
+    graphs.works = False
     assert tiny.greedy(engine, prompts, NEW_TOKENS) == found

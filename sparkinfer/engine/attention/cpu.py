@@ -8,6 +8,7 @@ import torch
 from sparkinfer.engine.attention.base import AttentionCall, PackedBatch
 from sparkinfer.engine.kernel_cache import use_kernel_cache
 from sparkinfer.engine.kv import KvPool
+from sparkinfer.engine.replays import run_kernel
 
 _NO_SINKS = np.empty(0, np.float32)
 _STORED_BY_ONE = 128  # tokens below which waking another thread costs more than it helps
@@ -50,27 +51,40 @@ class CpuAttention:
         self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, call: AttentionCall
     ) -> torch.Tensor:
         """Store, then attend; both in compiled code."""
+        out = torch.empty((query.shape[0], query.shape[1], value.shape[-1]), dtype=torch.float32)
+        sinks = _NO_SINKS if call.sinks is None else _array(call.sinks)
+        run_kernel(self._attend, layer, _array(query), _array(key), _array(value), out.numpy(), sinks, call)
+        return out.to(query.dtype)
+
+    def _attend(
+        self,
+        layer: int,
+        query: np.ndarray,
+        key: np.ndarray,
+        value: np.ndarray,
+        out: np.ndarray,
+        sinks: np.ndarray,
+        call: AttentionCall,
+    ) -> None:
         keys, values = self._keys[layer], self._values[layer]
         count = len(self._slots)
         if count < _STORED_BY_ONE:
-            self._kernels.store_rows(self._slots, _array(key), _array(value), keys, values, 0, count)
+            self._kernels.store_rows(self._slots, key, value, keys, values, 0, count)
         else:
-            self._kernels.store(self._slots, _array(key), _array(value), keys, values, self._threads)
-        out = torch.empty((query.shape[0], query.shape[1], value.shape[-1]), dtype=torch.float32)
+            self._kernels.store(self._slots, key, value, keys, values, self._threads)
         self._kernels.attend(
-            _array(query),
-            out.numpy(),
+            query,
+            out,
             keys,
             values,
             self._tiles,
             self._tables,
-            _NO_SINKS if call.sinks is None else _array(call.sinks),
+            sinks,
             np.float32(call.scaling),
             call.window or 0,
             np.float32(call.softcap or 0.0),
             self._threads,
         )
-        return out.to(query.dtype)
 
 
 def tiles(batch: PackedBatch, size: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from typing import Any, Protocol
 
 import torch
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface
 
 from sparkinfer.engine.attention.base import AttentionCall
 from sparkinfer.errors import UnsupportedModel
@@ -48,15 +48,12 @@ def is_active() -> bool:
 
 
 def register() -> None:
-    """Make :data:`IMPLEMENTATION` known to transformers; repeating it changes nothing."""
-    if IMPLEMENTATION in AttentionInterface().valid_keys():
-        return
-    AttentionInterface.register(IMPLEMENTATION, _attention)
-    AttentionMaskInterface.register(IMPLEMENTATION, _no_mask)
+    """Make :data:`IMPLEMENTATION` known to transformers; repeating it changes nothing.
 
-
-def _no_mask(*args: Any, **kwargs: Any) -> None:
-    return None
+    No mask goes with it: for attention without one, transformers looks at no positions and makes none.
+    """
+    if IMPLEMENTATION not in AttentionInterface().valid_keys():
+        AttentionInterface.register(IMPLEMENTATION, _attention)
 
 
 def _attention(

@@ -18,7 +18,7 @@ from sparkinfer.engine.attention.base import PackedBatch
 from sparkinfer.engine.attention.varlen import VarlenAttention
 from sparkinfer.engine.build import about, sampler_of
 from sparkinfer.engine.engine import PackedEngine
-from sparkinfer.engine.graphs import ROWS, bucket_of
+from sparkinfer.engine.graphs import ROWS, DecodeGraphs, bucket_of
 from sparkinfer.engine.kv import KvPool
 from sparkinfer.engine.runner import PackedRunner
 from tests.oracle.engine import tiny
@@ -55,17 +55,31 @@ def engine_of(model: Any, recorder: Any, **settings: Any) -> PackedEngine:
     """A packed engine as a card has it, but for the device."""
     shapes = probe.attention_layers(model)
     pool = KvPool(shapes, num_blocks=BLOCKS + 1, block_size=4, dtype=torch.float32, device=torch.device("cpu"))
+    attention = VarlenAttention(pool, paged=True)
     runner = PackedRunner(
         model,
-        pool=pool,
-        attention=VarlenAttention(pool, paged=True),
+        num_blocks=BLOCKS,
+        block_size=4,
+        attention=attention,
         sampler=sampler_of(model),
         info=about(model, tiny.spec(max_model_len=96), dtype="fp32", device="cpu"),
-        recorder=recorder,
+        recordings=graphs_of(attention, recorder, num_blocks=BLOCKS, block_size=4),
     )
-    assert runner.num_blocks == BLOCKS
     return PackedEngine(
         runner, EngineSettings(**{"block_size": 4, "batch_timeout_ms": 0, "guess_tokens": 0, **settings})
+    )
+
+
+def graphs_of(attention: VarlenAttention, recorder: Any, **sizes: int) -> Callable[[Any], DecodeGraphs]:
+    """What a runner is given on a card, with another recorder."""
+    padding_block, block_size = sizes["num_blocks"], sizes["block_size"]
+    return lambda forward: DecodeGraphs(
+        forward,
+        attention,
+        recorder,
+        device=torch.device("cpu"),
+        padding_block=padding_block,
+        block_size=block_size,
     )
 
 
@@ -114,8 +128,11 @@ def test_what_cannot_be_recorded_runs_as_it_is(kind: str, caplog: pytest.LogCapt
 
 def test_the_label_says_graphs_only_where_steps_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     """A card's engine, but for the device: gemma2's soft caps go to a kernel that cannot be recorded, which the self-check meets."""
-    monkeypatch.setattr(build, "_may_record", lambda model, settings: True)
-    monkeypatch.setattr(build, "_recorder", lambda attention: Again())
+
+    def recordings(attention: Any, pool: KvPool, model: Any, *, is_trial: bool) -> tuple[str, Any]:
+        return "-graphs", graphs_of(attention, Again(), num_blocks=pool.num_blocks - 1, block_size=pool.block_size)
+
+    monkeypatch.setattr(build, "_recordings", recordings)
     monkeypatch.setattr(build, "_pool", paged_pool)
     labels = {kind: tiny.engine(tiny.model(kind), fallback=False).info.label for kind in ("llama", "gemma2")}
     assert labels == {"llama": "paged/cpu-varlen-graphs/fp32", "gemma2": "paged/cpu-varlen/fp32"}
