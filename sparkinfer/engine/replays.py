@@ -140,7 +140,7 @@ class _Watch(TorchDispatchMode):
     """Notes the operators that run within it, and lets their results lie in the arena."""
 
     def __init__(self, calls: list[_Call], arena: torch.Tensor) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._calls = calls
         self._arena = arena
         self._used = 0
