@@ -93,6 +93,11 @@ class Replays:
         self._most = MOST_TOKENS
         self.works = True  # until one step cannot be recorded
 
+    @property
+    def recorded(self) -> list[int]:
+        """Numbers of tokens whose steps are replayed."""
+        return sorted(self._recordings)
+
     def run(self, batch: PackedBatch) -> torch.Tensor | None:
         """The logits ``[T, vocabulary]``, K/V stored; None for a step that has to be run as it is."""
         count = batch.num_tokens

@@ -89,7 +89,7 @@ def test_logits_and_stored_keys_have_the_same_bits_whatever_the_step_is_made_of(
         assert torch.equal(runner.logits(step), replayed)
         assert all(np.array_equal(each, other) for each, other in zip(keys, stored, strict=True))
         runner._recordings = recordings
-    assert set(recordings._recordings) == {3, 7}
+    assert recordings.recorded == [3, 7]
     assert len(recordings._proved) == 1
 
 
@@ -110,7 +110,7 @@ def test_a_step_is_met_some_times_before_it_is_recorded(monkeypatch: pytest.Monk
     recorded = []
     for _ in range(4):
         runner.logits(step)
-        recorded.append(2 in runner._recordings._recordings)
+        recorded.append(2 in runner._recordings.recorded)
     assert recorded == [False, False, True, True]
 
 
@@ -184,7 +184,7 @@ def test_steps_whose_numbers_do_not_fit_the_arena_run_as_they_are(monkeypatch: p
     recordings = engine.runner._recordings
     assert recordings._most == 4
     engine.runner.logits(batch(np.random.default_rng(3), [1], 4, engine.runner.num_blocks))
-    assert 1 in recordings._recordings
+    assert 1 in recordings.recorded
     assert tiny.flips(model, prompts, want, found) == 0
 
 
