@@ -127,14 +127,14 @@ class Replays:
         rows, calls = torch.arange(batch.num_tokens), list[_Call]()
         token = _calls.set(calls)
         try:
-            with _Watch(calls, self._arena):
+            with (watch := _Watch(calls, self._arena)):
                 result = self._forward(ids[None], positions[None], rows)
         finally:
             _calls.reset(token)
         recording, logits = _Recording(ids, positions, calls, result), result.clone()
         form = tuple(_name(call) for call, _, _ in calls)
         if form not in self._proved:
-            self._arena.fill_(255)  # as float no number, as index none
+            self._arena[: watch.used].fill_(255)  # as float no number, as index none
             if not torch.equal(recording.replay(batch), logits):
                 raise _NotRecorded("a replay gave other logits.")
             self._proved.add(form)
@@ -148,7 +148,7 @@ class _Watch(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self._calls = calls
         self._arena = arena
-        self._used = 0
+        self.used = 0
 
     def __torch_dispatch__(
         self, operator: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -174,9 +174,9 @@ class _Watch(TorchDispatchMode):
     def _placed(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy of the same form that lies in the arena."""
         length = 1 + sum((size - 1) * step for size, step in zip(tensor.shape, tensor.stride(), strict=True))
-        first = self._used
-        self._used += math.ceil(length * tensor.element_size() / _LINE) * _LINE
-        if self._used > len(self._arena):
+        first = self.used
+        self.used += math.ceil(length * tensor.element_size() / _LINE) * _LINE
+        if self.used > len(self._arena):
             raise _ArenaFull
         piece = self._arena[first : first + length * tensor.element_size()].view(tensor.dtype)
         return piece.as_strided(tensor.shape, tensor.stride()).copy_(tensor)
