@@ -161,20 +161,14 @@ def _recordings(
     attention: Attention, pool: KvPool, model: PreTrainedModel, *, is_trial: bool
 ) -> tuple[str, Callable[[ModelForward], Recordings] | None]:
     """How this kernel's steps are recorded, and what a label says of it; None where they cannot be."""
+    padding: dict[str, int] = {"padding_block": pool.num_blocks - 1, "block_size": pool.block_size}
     if model.device.type == "cpu":
-        return "", lambda forward: Replays(forward, attention, patience=0 if is_trial else PATIENCE)
+        return "", lambda forward: Replays(forward, attention, **padding, patience=0 if is_trial else PATIENCE)
     from sparkinfer.engine.attention.varlen import VarlenAttention
 
     if not isinstance(attention, VarlenAttention) or not attention.is_recordable:
         return "", None
-    return "-graphs", lambda forward: DecodeGraphs(
-        forward,
-        attention,
-        cuda_recorder(),
-        device=model.device,
-        padding_block=pool.num_blocks - 1,
-        block_size=pool.block_size,
-    )
+    return "-graphs", lambda forward: DecodeGraphs(forward, attention, cuda_recorder(), device=model.device, **padding)
 
 
 def _kv_blocks(

@@ -2,7 +2,8 @@
 
 A step of few tokens is short enough that what Python does between two kernels, module by module, is a third of it. A recording keeps the
 calls that touched numbers, torch's operators and our own kernels, with the very tensors that they read and wrote; a replay makes
-the same calls again, so each row gets the same bits. The tensors of all recordings lie in one arena, for one of them runs at a time.
+the same calls again, so each row gets the same bits. A step is filled up to the next number of tokens of a few, so that recordings
+are few. The tensors of all of them lie in one arena, for one of them runs at a time.
 
 What cannot be replayed is not recorded: a forward in which Python looked at a number, drew one, or made a tensor whose shape depends on
 numbers. Whatever else was missed shows itself: the first recording of each form is replayed at once over an arena of noughts and has to
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable
 from contextvars import ContextVar
@@ -22,15 +24,16 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from sparkinfer.engine.attention.base import Attention, PackedBatch
+from sparkinfer.engine.attention.base import Attention, PackedBatch, filled_up
 
 _LOG = logging.getLogger(__name__)
-#: Tokens of the largest step that is recorded: of more, the kernels' own time is nearly all.
-MOST_TOKENS = 32
-#: Steps of so many tokens that are met before one is recorded, which costs as much as some ten replays save.
+#: Tokens of the steps that are recorded. Products take four rows at once, so that filling up to those is nearly free; of more than
+#: the last, the kernels' own time is nearly all.
+TOKENS = (1, 2, *range(4, 65, 4))
+#: Steps that are met before one of their kind is recorded, which costs as much as some ten replays save.
 PATIENCE = 2
 #: Of numbers that lie between two calls. Pages that no recording reaches are never touched.
-ARENA_BYTES = 64 * 1024**2
+ARENA_BYTES = 96 * 1024**2
 _LINE = 64
 
 _Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
@@ -60,19 +63,22 @@ class _Recording:
     logits: torch.Tensor
 
     def replay(self, batch: PackedBatch) -> torch.Tensor:
+        """All rows' logits, which the next replay overwrites."""
         self.ids.copy_(torch.from_numpy(batch.token_ids))
         self.positions.copy_(torch.from_numpy(batch.positions))
         for call, arguments, named in self.calls:
             call(*arguments, **named)
-        return self.logits.clone()  # the next replay writes there again
+        return self.logits
 
 
 class Replays:
-    """Runs steps from recordings, one for a number of tokens.
+    """Runs steps from recordings, one for each of :data:`TOKENS` that is met.
 
     Args:
         forward: ``(ids [1, T], positions [1, T], rows [T]) -> logits [T, vocabulary]``, with ``attention`` behind it.
         attention: a kernel whose calls go through :func:`run_kernel` and read the step's tables when they are made.
+        padding_block: a block that no sequence owns.
+        block_size: tokens of a block.
         patience: how often a number of tokens is met before it is recorded.
     """
 
@@ -81,16 +87,20 @@ class Replays:
         forward: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor],
         attention: Attention,
         *,
+        padding_block: int,
+        block_size: int,
         patience: int = PATIENCE,
     ) -> None:
         self._forward = forward
         self._attention = attention
+        self._padding_block = padding_block
+        self._block_size = block_size
         self._arena = torch.empty(ARENA_BYTES, dtype=torch.uint8)
         self._patience = patience
         self._met = Counter[int]()
         self._recordings: dict[int, _Recording] = {}
         self._proved: set[tuple[Any, ...]] = set()
-        self._most = MOST_TOKENS
+        self._most = TOKENS[-1]
         self.works = True  # until one step cannot be recorded
 
     @property
@@ -103,24 +113,26 @@ class Replays:
         count = batch.num_tokens
         if not self.works or count > self._most or len(batch.sample_rows) != count:
             return None
-        recording = self._recordings.get(count)
-        self._met[count] += 1
-        if recording is None and self._met[count] <= self._patience:
+        size = TOKENS[bisect_left(TOKENS, count)]
+        recording = self._recordings.get(size)
+        self._met[size] += 1
+        if recording is None and self._met[size] <= self._patience:
             return None
+        batch = filled_up(batch, size, padding_block=self._padding_block, block_size=self._block_size)
         self._attention.begin(batch)
         if recording is not None:
-            return recording.replay(batch)
+            return recording.replay(batch)[:count].clone()
         try:
-            self._recordings[count], logits = self._record(batch)
+            self._recordings[size], logits = self._record(batch)
         except _ArenaFull:
-            self._most = count - 1
+            self._most = TOKENS[TOKENS.index(size) - 1] if size > TOKENS[0] else 0
             return None
         except Exception as error:  # whatever a model does there, it can do it without being watched
             self.works = False
             self._recordings.clear()
             _LOG.info("Steps are not recorded: %s", (str(error).splitlines() or [repr(error)])[0])
             return None
-        return logits
+        return logits[:count]
 
     def _record(self, batch: PackedBatch) -> tuple[_Recording, torch.Tensor]:
         ids, positions = torch.from_numpy(batch.token_ids.copy()), torch.from_numpy(batch.positions.copy())

@@ -12,7 +12,7 @@ A kernel knows no models, prompts or requests.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -169,18 +169,41 @@ def slices(batch: PackedBatch, size: int, *, padding_block: int, block_size: int
         part = slice(first, min(first + size, batch.num_tokens))
         count = part.stop - first
         sequences, starts = np.unique(owner[part], return_index=True)
-        ends = np.append(starts[1:], count)
-        padding = np.arange(size - count)
-        tables = np.zeros((len(sequences) + len(padding), batch.tables.shape[1]), np.int64)
-        tables[: len(sequences)] = batch.tables[sequences]
-        tables[len(sequences) :, 0] = padding_block
+        starts = np.append(starts, count)
         in_part = (batch.sample_rows >= first) & (batch.sample_rows < part.stop)
-        yield PackedBatch(
-            token_ids=np.append(batch.token_ids[part], np.zeros(len(padding), np.int64)),
-            positions=np.append(batch.positions[part], np.zeros(len(padding), np.int64)),
-            slots=np.append(batch.slots[part], np.full(len(padding), padding_block * block_size)),
-            query_starts=np.concatenate([starts, count + padding, [size]]),
-            context_lens=np.append(batch.positions[part][ends - 1] + 1, np.ones(len(padding), np.int64)),
-            tables=tables,
+        cut = PackedBatch(
+            token_ids=batch.token_ids[part],
+            positions=batch.positions[part],
+            slots=batch.slots[part],
+            query_starts=starts,
+            context_lens=batch.positions[part][starts[1:] - 1] + 1,
+            tables=batch.tables[sequences],
             sample_rows=batch.sample_rows[in_part] - first,
         )
+        yield filled_up(cut, size, padding_block=padding_block, block_size=block_size)
+
+
+def filled_up(batch: PackedBatch, size: int, *, padding_block: int, block_size: int) -> PackedBatch:
+    """The batch with sequences of one token behind it, so many that it has ``size`` tokens; nobody samples from them.
+
+    Args:
+        batch: of ``size`` tokens at most.
+        size: T of the result.
+        padding_block: a block that no sequence owns.
+        block_size: tokens of a block.
+    """
+    missing = size - batch.num_tokens
+    if not missing:
+        return batch
+    noughts = np.zeros(missing, np.int64)
+    tables = np.zeros((missing, batch.tables.shape[1]), np.int64)
+    tables[:, 0] = padding_block
+    return replace(
+        batch,
+        token_ids=np.append(batch.token_ids, noughts),
+        positions=np.append(batch.positions, noughts),
+        slots=np.append(batch.slots, noughts + padding_block * block_size),
+        query_starts=np.append(batch.query_starts, np.arange(batch.num_tokens + 1, size + 1)),
+        context_lens=np.append(batch.context_lens, noughts + 1),
+        tables=np.concatenate([batch.tables, tables]),
+    )

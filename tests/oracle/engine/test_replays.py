@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from sparkinfer.engine import build, replays
-from sparkinfer.engine.attention.base import PackedBatch
+from sparkinfer.engine.attention.base import PackedBatch, filled_up
 from tests.oracle.engine import tiny
 
 NEW_TOKENS = 12
@@ -26,7 +27,7 @@ def engine_of(model: Any, **settings: object) -> Any:
 
 
 def replayed(engine: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """A list that gets the number of tokens of each replay."""
+    """A list that gets the number of tokens of each replay, those that fill it up among them."""
     seen: list[int] = []
     real = replays._Recording.replay
 
@@ -73,12 +74,12 @@ def batch(rng: np.random.Generator, lengths: list[int], block_size: int, num_blo
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma2"])
 def test_logits_and_stored_keys_have_the_same_bits_whatever_the_step_is_made_of(kind: str) -> None:
-    """Seven tokens are one sequence with six guesses, seven sequences, and what lies between: one recording serves all."""
+    """Eight tokens are one sequence with seven guesses, eight sequences, and what lies between: one recording serves all."""
     engine = engine_of(tiny.model(kind), kv_memory=2**20)
     runner = engine.runner
     recordings, keys = runner._recordings, runner._attention._keys
     rng = np.random.default_rng(3)
-    for lengths in ([7], [1] * 7, [3, 1, 1, 2], [1, 6], [5, 2], [1] * 7, [3], [1, 1, 1], [2, 1]):
+    for lengths in ([8], [1] * 8, [3, 1, 1, 3], [1, 6], [5, 2], [1] * 5, [3], [1, 1, 1], [2, 1], [4], [2], [1, 1]):
         step = batch(rng, lengths, 4, runner.num_blocks)
         before = [each.copy() for each in keys]
         replayed = runner.logits(step)
@@ -86,17 +87,21 @@ def test_logits_and_stored_keys_have_the_same_bits_whatever_the_step_is_made_of(
         for each, old in zip(keys, before, strict=True):
             each[...] = old
         runner._recordings = None
-        assert torch.equal(runner.logits(step), replayed)
+        size = next(size for size in replays.TOKENS if size >= step.num_tokens)
+        full = replace(
+            filled_up(step, size, padding_block=runner.num_blocks, block_size=4), sample_rows=np.arange(size)
+        )
+        assert torch.equal(runner.logits(full)[: step.num_tokens], replayed)
         assert all(np.array_equal(each, other) for each, other in zip(keys, stored, strict=True))
         runner._recordings = recordings
-    assert recordings.recorded == [3, 7]
+    assert recordings.recorded == [2, 4, 8]
     assert len(recordings._proved) == 1
 
 
 def test_prompts_and_large_steps_run_as_they_are() -> None:
     runner = engine_of(tiny.model("llama")).runner
     rng = np.random.default_rng(3)
-    large = batch(rng, [1] * (replays.MOST_TOKENS + 1), 4, runner.num_blocks)
+    large = batch(rng, [1] * (replays.TOKENS[-1] + 1), 4, runner.num_blocks)
     assert runner._recordings.run(large) is None
     prompt = batch(rng, [9], 4, runner.num_blocks)
     prompt.sample_rows.resize(1, refcheck=False)
@@ -106,12 +111,11 @@ def test_prompts_and_large_steps_run_as_they_are() -> None:
 def test_a_step_is_met_some_times_before_it_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(build, "PATIENCE", 2)
     runner = engine_of(tiny.model("llama")).runner
-    step = batch(np.random.default_rng(3), [1, 1], 4, runner.num_blocks)
     recorded = []
-    for _ in range(4):
-        runner.logits(step)
-        recorded.append(2 in runner._recordings.recorded)
-    assert recorded == [False, False, True, True]
+    for count in (5, 8, 6, 7):  # one recording serves them
+        runner.logits(batch(np.random.default_rng(3), [1] * count, 4, runner.num_blocks))
+        recorded.append(runner._recordings.recorded)
+    assert recorded == [[], [], [8], [8]]
 
 
 class Looks(torch.nn.Module):
