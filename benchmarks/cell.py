@@ -81,7 +81,8 @@ def _run(scratch: Path, program: list[str], *, environment: str, threads: int, l
                 looked = time.monotonic()
                 peak = max(peak, resident_bytes(mark))
                 # A look walks the cell's pages; of that, no more than the hundredth part of a core.
-                time.sleep(max(0.5, 100 * (time.monotonic() - looked)))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.5, 100 * (time.monotonic() - looked)))
         timed_out = process.poll() is None
     finally:
         end_all(mark)
